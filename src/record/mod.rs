@@ -1,0 +1,5 @@
+//! Stored formats.
+
+mod entry;
+
+pub use entry::{EntryHead, TranscriptEntry};

@@ -1,0 +1,204 @@
+//! The port to the CLI: how one process is started, spoken to and ended.
+//!
+//! Implementations: [`SubprocessLauncher`] (feature `subprocess`) and the in-process fake of
+//! [`crate::testing`]. The port moves lines; what they mean is layer 2's and layer 3's business.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::ids::ClaudeSessionId;
+use crate::record::TranscriptEntry;
+
+#[cfg(feature = "subprocess")]
+mod subprocess;
+#[cfg(feature = "subprocess")]
+pub use subprocess::SubprocessLauncher;
+
+/// What one CLI process is started with, as data.
+///
+/// The launcher adds what belongs to the machine it runs on: the program, a config directory that
+/// holds [`LaunchSpec::transcript`], and a temporary directory.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct LaunchSpec {
+    /// Arguments after the program name. Never a secret (G10).
+    pub arguments: Vec<String>,
+    /// The whole environment: nothing is inherited from the worker (G10).
+    pub environment: BTreeMap<String, String>,
+    /// Where the CLI and its tools work; it must exist.
+    pub working_directory: PathBuf,
+    /// The transcript to resume from; `None` starts a new Claude session.
+    pub transcript: Option<ResumedTranscript>,
+}
+
+impl LaunchSpec {
+    /// Makes a specification without a transcript.
+    #[must_use]
+    pub fn new(
+        arguments: Vec<String>,
+        environment: BTreeMap<String, String>,
+        working_directory: PathBuf,
+    ) -> Self {
+        Self {
+            arguments,
+            environment,
+            working_directory,
+            transcript: None,
+        }
+    }
+}
+
+/// The transcript a CLI process resumes from.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ResumedTranscript {
+    /// The Claude session, named again by `--resume=` in the arguments.
+    pub claude_session: ClaudeSessionId,
+    /// All entries, oldest first.
+    pub entries: Vec<TranscriptEntry>,
+}
+
+impl ResumedTranscript {
+    /// Names a Claude session and its entries, oldest first.
+    #[must_use]
+    pub fn new(claude_session: ClaudeSessionId, entries: Vec<TranscriptEntry>) -> Self {
+        Self {
+            claude_session,
+            entries,
+        }
+    }
+}
+
+/// Starts CLI processes.
+#[async_trait]
+pub trait CliLauncher: Send + Sync + std::fmt::Debug {
+    /// Starts one process. When it returns `Ok`, the process runs and is ended, with what it
+    /// started, at the latest when the returned value is dropped or this process dies (G14).
+    ///
+    /// # Errors
+    /// [`CliError::NotFound`], [`CliError::NotExecutable`], [`CliError::WorkingDirectory`],
+    /// [`CliError::Io`]; nothing runs then.
+    ///
+    /// # Cancel safety
+    /// A dropped call leaves no process behind.
+    async fn launch(&self, spec: LaunchSpec) -> Result<Box<dyn CliProcess>, CliError>;
+}
+
+/// One running CLI process. Created by [`CliLauncher::launch`].
+///
+/// Dropping it ends the process: SIGTERM first, because only then does the CLI end its Bash tools,
+/// SIGKILL after a grace time (spec/cli-protocol.md 0.5).
+#[async_trait]
+pub trait CliProcess: Send + std::fmt::Debug {
+    /// Returns the process id, where there is one.
+    fn process_id(&self) -> Option<u32>;
+
+    /// Queues one line for the CLI's input, without its newline. Never waits for the CLI to read.
+    ///
+    /// # Errors
+    /// [`CliError::InputClosed`] after [`CliProcess::close_input`] or when the CLI closed its end,
+    /// [`CliError::InputQueueFull`] when the CLI stopped reading.
+    fn send(&mut self, line: String) -> Result<(), CliError>;
+
+    /// Returns the next line of the CLI's output without its newline, or `None` at its end.
+    ///
+    /// # Errors
+    /// [`CliError::LineTooLong`], [`CliError::Io`]; no further line comes after an error.
+    ///
+    /// # Cancel safety
+    /// A dropped call loses nothing: the next one returns the same line.
+    async fn receive(&mut self) -> Result<Option<Vec<u8>>, CliError>;
+
+    /// Closes the CLI's input once all queued lines are written. The CLI then ends after its turn.
+    fn close_input(&mut self);
+
+    /// Waits until the process has ended by itself, up to `grace`; then ends it. Output that was
+    /// not received is dropped. Calling it again returns the same.
+    ///
+    /// # Cancel safety
+    /// A dropped call may be repeated.
+    async fn shutdown(&mut self, grace: Duration) -> CliExit;
+
+    /// Returns the last bytes that the CLI wrote to stderr, as text, bounded.
+    fn stderr_tail(&self) -> String;
+}
+
+/// How a CLI process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CliExit {
+    /// It exited by itself with this status.
+    Exited(i32),
+    /// This signal ended it.
+    Signalled(i32),
+    /// It could not be seen to end; it was sent SIGKILL.
+    Unknown,
+}
+
+/// What can go wrong with a CLI process. What the CLI itself reports is data, not this.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CliError {
+    /// There is no such program.
+    #[error("no Claude Code CLI at {program}")]
+    NotFound {
+        /// The path or name that was looked for.
+        program: String,
+    },
+    /// The program is a directory or may not be executed.
+    #[error("the Claude Code CLI at {program} cannot be executed: {reason}")]
+    NotExecutable {
+        /// The path that was tried.
+        program: String,
+        /// Why, in a few words.
+        reason: &'static str,
+    },
+    /// The working directory does not exist or cannot be entered.
+    #[error("the working directory {path} cannot be used")]
+    WorkingDirectory {
+        /// The directory of the [`LaunchSpec`].
+        path: String,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// One line of output is longer than the limit.
+    #[error("the CLI wrote a line of more than {limit} bytes")]
+    LineTooLong {
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// The CLI no longer reads its input.
+    #[error("the CLI's input is closed")]
+    InputClosed,
+    /// The CLI does not read its input fast enough.
+    #[error("more than {limit} bytes wait for the CLI to read them")]
+    InputQueueFull {
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// The operating system refused something.
+    #[error("failed to {operation}")]
+    Io {
+        /// What was being done.
+        operation: &'static str,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+}
+
+impl CliError {
+    /// True when another try, later or on another machine, may succeed.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::NotFound { .. }
+            | Self::NotExecutable { .. }
+            | Self::WorkingDirectory { .. }
+            | Self::LineTooLong { .. } => false,
+            Self::InputClosed | Self::InputQueueFull { .. } | Self::Io { .. } => true,
+        }
+    }
+}
