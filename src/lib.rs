@@ -1,5 +1,7 @@
 //! abide runs a Claude Code agent as a durable session.
 
 pub mod ids;
+pub mod policy;
 pub mod record;
+pub mod store;
 pub mod transport;

@@ -2,4 +2,4 @@
 
 /// Starts the real CLI as a child process.
 #[derive(Debug)]
-pub struct SubprocessLauncher;
+pub struct SubprocessLauncher {}

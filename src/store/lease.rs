@@ -1,0 +1,67 @@
+//! Who runs a session's Steps: workers with heartbeats, leases with epochs (design.md 5).
+
+use crate::ids::LeaseEpoch;
+
+/// One worker process, by a random text that it chose at its start.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorkerId(String);
+
+impl WorkerId {
+    /// Names a worker.
+    #[must_use]
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// Returns the text of the identifier.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A worker process, with what proves that it is dead: no process of that machine's boot has this
+/// pid and start time any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "stores that hosts write read and build it"
+)]
+pub struct WorkerRecord {
+    /// The worker's own name.
+    pub id: WorkerId,
+    /// Its process id.
+    pub process_id: u32,
+    /// When it was started, in clock ticks since boot (`/proc/<pid>/stat`, field 22).
+    pub start_time: u64,
+    /// Which boot of which machine (`/proc/sys/kernel/random/boot_id`).
+    pub boot_id: String,
+}
+
+/// A lease that is held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "stores that hosts write build it"
+)]
+pub struct Lease {
+    /// Counts the owners of the session.
+    pub epoch: LeaseEpoch,
+    /// Who holds it.
+    pub holder: WorkerRecord,
+    /// The holder's heartbeat counter; while it rises, the holder lives.
+    pub heartbeat: u64,
+}
+
+/// What [`super::StateStore::acquire_lease`] answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "stores that hosts write build it, callers match on it"
+)]
+pub enum LeaseAnswer {
+    /// The worker owns the session under this epoch.
+    Granted(LeaseEpoch),
+    /// Somebody else does.
+    Held(Lease),
+}

@@ -1,0 +1,5 @@
+//! A strict store in memory.
+
+/// Keeps sessions in memory.
+#[derive(Debug, Default)]
+pub struct MemoryStateStore {}

@@ -1,0 +1,356 @@
+//! The port to the durable state: what a session is stored in.
+//!
+//! A store stores, it does not decide. One [`StateStore::commit`] carries everything one reduction
+//! changed, and holds entirely or not at all. Implementations: [`MemoryStateStore`], strict, for
+//! tests and for sessions that need not survive; [`SqliteStateStore`] (feature `sqlite`). A host
+//! may write its own and run [`crate::testing`]'s conformance kit on it.
+
+mod error;
+mod lease;
+mod listing;
+mod memory;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+
+use async_trait::async_trait;
+
+use crate::ids::{ChunkId, EventCursor, LeaseEpoch, Revision, SessionId};
+
+pub use error::{BackendSource, StoreError};
+pub use lease::{Lease, LeaseAnswer, WorkerId, WorkerRecord};
+pub use listing::{SessionFilter, SessionPage, SessionStatus, SessionSummary, SummaryRow};
+pub use memory::MemoryStateStore;
+#[cfg(feature = "sqlite")]
+pub use sqlite::SqliteStateStore;
+
+/// A session as it is stored. Created by [`StateStore::load`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "stores that hosts write build it"
+)]
+pub struct StoredSession {
+    /// How many commits there were.
+    pub revision: Revision,
+    /// The reducer's state, as [`Commit::state`] gave it.
+    pub state: Vec<u8>,
+    /// The committed end of the transcript chain.
+    pub head: Option<ChunkId>,
+    /// Who runs the session's Steps, if anybody does.
+    pub lease: Option<Lease>,
+}
+
+/// Everything one reduction changes; it holds entirely or not at all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "stores that hosts write read every field"
+)]
+pub struct Commit {
+    /// The reducer's new state: small, versioned, opaque to the store.
+    pub state: Vec<u8>,
+    /// What sessions are listed by.
+    pub summary: SessionSummary,
+    /// The new end of the transcript chain; going back to an earlier one is how a turn is rolled back.
+    pub head: Option<ChunkId>,
+    /// New chunks of the transcript, each with a parent that exists or stands earlier in this list.
+    pub chunks: Vec<Chunk>,
+    /// Rows put or deleted: texts, arguments, outputs, records, receipts.
+    pub rows: Vec<RowChange>,
+    /// New events, whose cursors follow the last stored one without a gap (G13).
+    pub events: Vec<EventRow>,
+}
+
+/// An immutable piece of the transcript: some stored messages, in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "stores that hosts write read every field"
+)]
+pub struct Chunk {
+    /// Its name within the session; never used twice.
+    pub id: ChunkId,
+    /// The chunk before it, `None` for the first.
+    pub parent: Option<ChunkId>,
+    /// How many messages it holds.
+    pub messages: u32,
+    /// How [`Chunk::bytes`] is encoded.
+    pub codec: ChunkCodec,
+    /// The length before encoding, in bytes.
+    pub raw_bytes: u64,
+    /// The encoded messages.
+    pub bytes: Vec<u8>,
+}
+
+/// A chunk without its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "stores that hosts write build it"
+)]
+pub struct ChunkHeader {
+    /// Its name within the session.
+    pub id: ChunkId,
+    /// How many messages it holds.
+    pub messages: u32,
+    /// The length before encoding, in bytes.
+    pub raw_bytes: u64,
+}
+
+/// How the bytes of a chunk are encoded. Stored as a number, so that a newer one is recognised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ChunkCodec {
+    /// JSON lines as they are. Stored as 0.
+    Plain,
+}
+
+impl ChunkCodec {
+    /// Returns the number it is stored as.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        match self {
+            Self::Plain => 0,
+        }
+    }
+
+    /// Returns the codec with this number, `None` for one of a newer version.
+    #[must_use]
+    pub const fn from_number(number: u32) -> Option<Self> {
+        match number {
+            0 => Some(Self::Plain),
+            _ => None,
+        }
+    }
+}
+
+/// The name of a row within its session.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "stores that hosts write read both fields"
+)]
+pub struct RowKey {
+    /// What kind of row it is.
+    pub kind: RowKind,
+    /// Its key among the rows of its kind.
+    pub key: String,
+}
+
+/// What a row holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum RowKind {
+    /// The text of a queued user message, by message id.
+    Message,
+    /// The record of a gated call, by turn id and tool call id.
+    Record,
+    /// The arguments of a gated call.
+    Arguments,
+    /// The output of a gated call.
+    Output,
+    /// The answer to a client's request, by request id.
+    Receipt,
+}
+
+impl RowKind {
+    /// Returns the name it is stored under.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Message => "message",
+            Self::Record => "record",
+            Self::Arguments => "arguments",
+            Self::Output => "output",
+            Self::Receipt => "receipt",
+        }
+    }
+}
+
+/// One change of a row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "stores that hosts write match on it"
+)]
+pub enum RowChange {
+    /// Adds the row or replaces its value.
+    Put(RowKey, Vec<u8>),
+    /// Removes the row if it is there.
+    Delete(RowKey),
+}
+
+/// One event of the session's log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "stores that hosts write read both fields"
+)]
+pub struct EventRow {
+    /// Its place in the log.
+    pub cursor: EventCursor,
+    /// The event as JSON.
+    pub bytes: Vec<u8>,
+}
+
+/// What a [`ChangeStream`] yields.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "stores that hosts write build it, readers match on it"
+)]
+pub enum Change {
+    /// The session was committed or deleted.
+    Session(SessionId),
+    /// Some changes were missed; look at everything again.
+    Missed,
+}
+
+/// Wake-ups: which sessions changed, in this process or another. Created by [`StateStore::changes`].
+#[derive(Debug)]
+pub struct ChangeStream(tokio::sync::broadcast::Receiver<Change>);
+
+impl ChangeStream {
+    /// Wraps the receiving end of a broadcast channel.
+    #[must_use]
+    pub fn new(receiver: tokio::sync::broadcast::Receiver<Change>) -> Self {
+        Self(receiver)
+    }
+
+    /// Waits for the next change; `None` once the store is gone. A slow reader gets
+    /// [`Change::Missed`] in place of what it did not read in time.
+    ///
+    /// # Cancel safety
+    /// A dropped call loses nothing.
+    pub async fn next(&mut self) -> Option<Change> {
+        match self.0.recv().await {
+            Ok(change) => Some(change),
+            Err(tokio::sync::broadcast::error::RecvError::Lagged(_)) => Some(Change::Missed),
+            Err(tokio::sync::broadcast::error::RecvError::Closed) => None,
+        }
+    }
+}
+
+/// The durable state of sessions.
+///
+/// Every method is atomic. Dropping a call of a writing method leaves it open whether it holds;
+/// what it would have done is found out by reading.
+#[async_trait]
+pub trait StateStore: Send + Sync + std::fmt::Debug {
+    /// Returns the session as the last commit left it, or `None` when there is none.
+    ///
+    /// # Errors
+    /// Any of [`StoreError`] but `Conflict`, `Fenced` and `Ambiguous`.
+    async fn load(&self, session: &SessionId) -> Result<Option<StoredSession>, StoreError>;
+
+    /// Commits one reduction. After it returned `Ok`, all of it survives the death of this process
+    /// (and, for a durable store, of the machine), and every later read sees it. `expected` is the
+    /// revision the reduction was made on, zero to create the session. With a `fence` it holds only
+    /// while that epoch owns the session's lease. Returns the new revision, `expected` plus one.
+    ///
+    /// # Errors
+    /// `Conflict` when the revision is another one (for zero: the session exists), `Fenced` when the
+    /// lease has another epoch or is gone, `Corrupt` when a chunk id or cursor does not fit;
+    /// `Ambiguous` when it may or may not hold: read back before anything else. After any other
+    /// error nothing of it holds, now or later (P16).
+    async fn commit(
+        &self,
+        session: &SessionId,
+        expected: Revision,
+        fence: Option<LeaseEpoch>,
+        commit: Commit,
+    ) -> Result<Revision, StoreError>;
+
+    /// Returns the values of these rows, in the order of the keys; `None` for one that is not there.
+    ///
+    /// # Errors
+    /// As [`StateStore::load`].
+    async fn read_rows(
+        &self,
+        session: &SessionId,
+        keys: &[RowKey],
+    ) -> Result<Vec<Option<Vec<u8>>>, StoreError>;
+
+    /// Returns the headers of the chain that ends in `head`, oldest first.
+    ///
+    /// # Errors
+    /// `Corrupt` when the chain is broken or `head` does not exist.
+    async fn chunk_chain(
+        &self,
+        session: &SessionId,
+        head: ChunkId,
+    ) -> Result<Vec<ChunkHeader>, StoreError>;
+
+    /// Returns one chunk.
+    ///
+    /// # Errors
+    /// `Corrupt` when it does not exist, `TooNew` when its codec is of a newer version.
+    async fn read_chunk(&self, session: &SessionId, chunk: ChunkId) -> Result<Chunk, StoreError>;
+
+    /// Returns at most `limit` events after the cursor, oldest first.
+    ///
+    /// # Errors
+    /// As [`StateStore::load`].
+    async fn read_events(
+        &self,
+        session: &SessionId,
+        after: EventCursor,
+        limit: usize,
+    ) -> Result<Vec<EventRow>, StoreError>;
+
+    /// Returns sessions that match, ordered by session id, at most `limit`, starting after
+    /// [`SessionFilter::after`].
+    ///
+    /// # Errors
+    /// As [`StateStore::load`].
+    async fn list(&self, filter: &SessionFilter, limit: usize) -> Result<SessionPage, StoreError>;
+
+    /// Adds this process as a worker, with a heartbeat counter of zero.
+    ///
+    /// # Errors
+    /// As [`StateStore::load`].
+    async fn register_worker(&self, worker: &WorkerRecord) -> Result<(), StoreError>;
+
+    /// Raises the worker's heartbeat counter and returns it.
+    ///
+    /// # Errors
+    /// `Fenced` when the worker is not registered (any more).
+    async fn heartbeat(&self, worker: &WorkerId) -> Result<u64, StoreError>;
+
+    /// Removes the worker and releases all its leases.
+    ///
+    /// # Errors
+    /// As [`StateStore::load`].
+    async fn remove_worker(&self, worker: &WorkerId) -> Result<(), StoreError>;
+
+    /// Takes the session's lease for the worker: when it is free, or when it is held under exactly
+    /// the epoch `take_over`, which the caller has seen to be dead. The new epoch is larger than
+    /// every earlier one of the session. Asked by its present holder, it answers the same grant.
+    ///
+    /// # Errors
+    /// `Fenced` when the worker is not registered; `NoSession` for an unknown session.
+    async fn acquire_lease(
+        &self,
+        session: &SessionId,
+        worker: &WorkerId,
+        take_over: Option<LeaseEpoch>,
+    ) -> Result<LeaseAnswer, StoreError>;
+
+    /// Releases the lease if it still has this epoch; otherwise does nothing. Epochs go on counting.
+    ///
+    /// # Errors
+    /// As [`StateStore::load`].
+    async fn release_lease(&self, session: &SessionId, epoch: LeaseEpoch)
+    -> Result<(), StoreError>;
+
+    /// Returns a stream of wake-ups from now on: one per commit or deletion, also of other
+    /// processes over the same store. It is a hint: who gets it looks at the store.
+    fn changes(&self) -> ChangeStream;
+
+    /// Removes the session and everything stored under it; true when there was one. Its id may be
+    /// used again afterwards, with an epoch larger than before.
+    ///
+    /// # Errors
+    /// As [`StateStore::load`].
+    async fn delete(&self, session: &SessionId) -> Result<bool, StoreError>;
+}
