@@ -288,6 +288,10 @@ const HEX: [u8; 16] = *b"0123456789ABCDEF";
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
 #[serde(transparent)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "a plain number that stores and clients build"
+)]
 pub struct Revision(pub u64);
 
 /// Counts the owners of a session; reports of an earlier owner are refused (G8).
@@ -295,6 +299,10 @@ pub struct Revision(pub u64);
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
 #[serde(transparent)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "a plain number that stores and clients build"
+)]
 pub struct LeaseEpoch(pub u64);
 
 /// The position of an event in its session's log, counted from 1 without gaps (G13).
@@ -302,11 +310,19 @@ pub struct LeaseEpoch(pub u64);
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
 #[serde(transparent)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "a plain number that stores and clients build"
+)]
 pub struct EventCursor(pub u64);
 
 /// One immutable chunk of transcript items, counted from 1 within its session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "a plain number that stores and clients build"
+)]
 pub struct ChunkId(pub u64);
 
 /// Wall time in milliseconds since the Unix epoch.
@@ -314,6 +330,10 @@ pub struct ChunkId(pub u64);
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
 #[serde(transparent)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "a plain number that stores and clients build"
+)]
 pub struct Timestamp(pub u64);
 
 impl Timestamp {

@@ -1,5 +1,82 @@
-//! Stored formats.
+//! Stored formats: what outlives the process.
+//!
+//! Each stored record carries `"format": 1`; a newer one is refused as
+//! [`TooNew`](crate::store::StoreError::TooNew), older ones are read (G12). Golden files of every
+//! version are kept in `fixtures/stored/`.
 
+mod call;
 mod entry;
+mod item;
+mod message;
 
+pub use call::{
+    ArgumentsDigest, CallRecord, CallStatus, Decider, Decision, NOT_RUN_PREFIX,
+    OUTCOME_UNKNOWN_TEXT, SkipReason, ToolOutcome,
+};
 pub use entry::{EntryHead, TranscriptEntry};
+pub use item::{FrameworkItem, ItemContent, ItemKind};
+pub use message::{MessageRole, StoredMessage, decode_chunk, encode_chunk};
+
+/// The format that this version writes.
+pub const FORMAT: u32 = 1;
+
+/// A stored record that cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// It was written by a newer version of this crate.
+    #[error("{what} has format {found}, this version reads up to {FORMAT}")]
+    TooNew {
+        /// What was read.
+        what: &'static str,
+        /// Its format.
+        found: u32,
+    },
+    /// It is no record of its kind.
+    #[error("{what} cannot be read")]
+    Damaged {
+        /// What was read.
+        what: &'static str,
+        /// What does not fit.
+        source: serde_json::Error,
+    },
+}
+
+/// Reads one versioned JSON record; the format is looked at before the rest.
+///
+/// # Errors
+/// [`RecordError::TooNew`] and [`RecordError::Damaged`].
+pub(crate) fn read_record<T: serde::de::DeserializeOwned>(
+    what: &'static str,
+    bytes: &[u8],
+) -> Result<T, RecordError> {
+    #[derive(serde::Deserialize)]
+    struct Head {
+        format: u32,
+    }
+    let damaged = |source| RecordError::Damaged { what, source };
+    let head: Head = serde_json::from_slice(bytes).map_err(damaged)?;
+    if head.format > FORMAT {
+        return Err(RecordError::TooNew {
+            what,
+            found: head.format,
+        });
+    }
+    serde_json::from_slice(bytes).map_err(damaged)
+}
+
+impl From<RecordError> for crate::store::StoreError {
+    /// A record that cannot be read makes the store unreadable for this session.
+    fn from(error: RecordError) -> Self {
+        match error {
+            RecordError::TooNew { what, found } => Self::TooNew {
+                what,
+                found,
+                supported: FORMAT,
+            },
+            RecordError::Damaged { what, source } => Self::Corrupt {
+                what: format!("{what}: {source}"),
+            },
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! What subscribers see: the session's log, and the live text beside it (G13).
+
+use serde::{Deserialize, Serialize};
+
+use crate::failure::FailureClass;
+use crate::ids::{EventCursor, InterruptId, MessageId, StepId, Timestamp, ToolCallId, TurnId};
+use crate::policy::ToolEffect;
+use crate::record::CallStatus;
+use crate::turn::Usage;
+
+/// One event of a session's log: gapless, never trimmed, the same for every reader.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct SessionEvent {
+    /// The version of this record.
+    pub format: u32,
+    /// Its place in the log.
+    pub cursor: EventCursor,
+    /// When it was committed.
+    pub at: Timestamp,
+    /// The turn that it belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn_id: Option<TurnId>,
+    /// What happened.
+    #[serde(flatten)]
+    pub kind: EventKind,
+}
+
+impl SessionEvent {
+    /// Makes an event in today's format.
+    #[must_use]
+    pub const fn new(
+        cursor: EventCursor,
+        at: Timestamp,
+        turn_id: Option<TurnId>,
+        kind: EventKind,
+    ) -> Self {
+        Self {
+            format: crate::record::FORMAT,
+            cursor,
+            at,
+            turn_id,
+            kind,
+        }
+    }
+}
+
+/// What kind of Step an event speaks of (spec/core.md 4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum StepKind {
+    /// One segment.
+    RunModel,
+    /// A person decides about a call; nothing runs meanwhile.
+    AwaitToolApproval,
+    /// A call that may be started up to three times under one key.
+    CallTool,
+    /// A call that is started once.
+    CallSingleAttemptTool,
+    /// Every call of the reply is over; the next segment follows.
+    ResumeTurn,
+}
+
+impl std::fmt::Display for StepKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::RunModel => "RunModel",
+            Self::AwaitToolApproval => "AwaitToolApproval",
+            Self::CallTool => "CallTool",
+            Self::CallSingleAttemptTool => "CallSingleAttemptTool",
+            Self::ResumeTurn => "ResumeTurn",
+        })
+    }
+}
+
+/// What happened. Names follow spec/core.md 9; texts and arguments are never part of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum EventKind {
+    /// The session exists.
+    SessionStarted,
+    /// A user message was accepted.
+    MessageQueued {
+        /// Which one.
+        message_id: MessageId,
+    },
+    /// A turn began with this message.
+    TurnStarted {
+        /// The message that it answers.
+        message_id: MessageId,
+    },
+    /// A Step was added to the turn.
+    StepStarted {
+        /// Which one.
+        step_id: StepId,
+        /// What kind of Step it is.
+        step: StepKind,
+        /// The call that it is about.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tool_call_id: Option<ToolCallId>,
+    },
+    /// An attempt of a Step was granted; it may act from now on.
+    AttemptStarted {
+        /// Which Step.
+        step_id: StepId,
+        /// Which attempt, counted from 1.
+        attempt: u32,
+    },
+    /// An attempt failed.
+    AttemptFailed {
+        /// Which Step.
+        step_id: StepId,
+        /// Which attempt.
+        attempt: u32,
+        /// What kind of failure it was.
+        class: FailureClass,
+        /// When the next attempt may start; `None` when there is none.
+        retry_at: Option<Timestamp>,
+    },
+    /// An attempt was lost with its worker; its live text is void.
+    AttemptSuperseded {
+        /// Which Step.
+        step_id: StepId,
+        /// Which attempt.
+        attempt: u32,
+    },
+    /// A call began: an inline call inside the segment, or a gated one at its start mark.
+    ToolCallStarted {
+        /// Which call.
+        tool_call_id: ToolCallId,
+        /// Its tool.
+        tool_name: String,
+    },
+    /// A call ended. Exactly one per call id.
+    ToolCallFinished {
+        /// Which call.
+        tool_call_id: ToolCallId,
+        /// How.
+        status: CallStatus,
+    },
+    /// A person has to decide about a call.
+    InterruptRequested {
+        /// The id to answer under.
+        interrupt_id: InterruptId,
+        /// Which call.
+        tool_call_id: ToolCallId,
+        /// Its tool.
+        tool_name: String,
+        /// What the call does to the world.
+        effect: ToolEffect,
+    },
+    /// A person decided.
+    InterruptResolved {
+        /// Which interrupt.
+        interrupt_id: InterruptId,
+        /// True when the call may run.
+        approved: bool,
+    },
+    /// The turn waits for people; no process is needed.
+    TurnSuspended,
+    /// All calls of the reply are over; the turn goes on.
+    TurnResumed,
+    /// A message became part of the conversation; it supersedes the live text before it.
+    MessageCommitted {
+        /// Its place in the conversation.
+        sequence: u64,
+    },
+    /// What a segment used.
+    UsageReported {
+        /// The segment's share.
+        usage: Usage,
+    },
+    /// The turn ended with an answer.
+    TurnCompleted,
+    /// The turn ended without an answer; the transcript went back to the turn before, and a note
+    /// tells the model.
+    TurnFailed {
+        /// What kind of failure ended it.
+        class: FailureClass,
+    },
+    /// An event of a newer version.
+    #[serde(other)]
+    Unknown,
+}
+
+/// A piece of live text. Not part of the log: it is grouped by turn, Step and attempt, and void
+/// when that attempt is superseded or its message is committed (I27, G13).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LiveText {
+    /// The turn.
+    pub turn_id: TurnId,
+    /// The `RunModel` Step.
+    pub step_id: StepId,
+    /// Its attempt.
+    pub attempt: u32,
+    /// What kind of text it is.
+    pub kind: LiveTextKind,
+    /// Where the text begins, in bytes since the attempt's first text of this kind.
+    pub offset: u64,
+    /// The text.
+    pub text: String,
+}
+
+/// What kind of live text it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LiveTextKind {
+    /// The model's answer.
+    Text,
+    /// The model's reasoning, where the provider sends it.
+    Reasoning,
+}

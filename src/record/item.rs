@@ -1,0 +1,173 @@
+//! What a runner needs to go on: one item per stored message (rows I01, I19 to I21, L09).
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::TranscriptEntry;
+use crate::ids::ClaudeSessionId;
+
+/// The framework's part of a stored message, verbatim JSON with a `kind`.
+///
+/// Known kinds: `user_prompt` (`{"kind","text"}`), `claude_transcript`
+/// (`{"kind","session_id","entries"}`) and `turn_failure_note` (`{"kind","text"}`). A runner may
+/// store kinds of its own.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct FrameworkItem(Box<RawValue>);
+
+/// The kind of an item, with its name in stored records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ItemKind {
+    /// A user's message, stored before a CLI sees it.
+    UserPrompt,
+    /// Lines of the CLI's transcript.
+    ClaudeTranscript,
+    /// What a failed turn did, for the next one.
+    TurnFailureNote,
+}
+
+impl ItemKind {
+    /// Returns the name it is stored under.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::UserPrompt => "user_prompt",
+            Self::ClaudeTranscript => "claude_transcript",
+            Self::TurnFailureNote => "turn_failure_note",
+        }
+    }
+}
+
+/// An item, read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ItemContent {
+    /// A user's message.
+    UserPrompt(String),
+    /// Lines of one Claude session's transcript.
+    ClaudeTranscript(ClaudeSessionId, Vec<TranscriptEntry>),
+    /// What a failed turn did.
+    TurnFailureNote(String),
+    /// Another runner's item, by its kind.
+    Other(String),
+}
+
+#[derive(Serialize, Deserialize)]
+struct TextItem {
+    kind: String,
+    text: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct TranscriptItem {
+    kind: String,
+    session_id: ClaudeSessionId,
+    entries: Vec<TranscriptEntry>,
+}
+
+impl FrameworkItem {
+    /// Makes the item of a user's message.
+    ///
+    /// # Errors
+    /// Never in practice: text is always JSON.
+    pub fn user_prompt(text: &str) -> Result<Self, serde_json::Error> {
+        Self::from_record(&TextItem {
+            kind: ItemKind::UserPrompt.name().to_owned(),
+            text: text.to_owned(),
+        })
+    }
+
+    /// Makes the item of a failed turn's note.
+    ///
+    /// # Errors
+    /// Never in practice: text is always JSON.
+    pub fn turn_failure_note(text: &str) -> Result<Self, serde_json::Error> {
+        Self::from_record(&TextItem {
+            kind: ItemKind::TurnFailureNote.name().to_owned(),
+            text: text.to_owned(),
+        })
+    }
+
+    /// Makes the item of some transcript lines, which are kept byte for byte (G11).
+    ///
+    /// # Errors
+    /// Never in practice: entries are JSON.
+    pub fn claude_transcript(
+        session_id: ClaudeSessionId,
+        entries: Vec<TranscriptEntry>,
+    ) -> Result<Self, serde_json::Error> {
+        Self::from_record(&TranscriptItem {
+            kind: ItemKind::ClaudeTranscript.name().to_owned(),
+            session_id,
+            entries,
+        })
+    }
+
+    /// Makes an item of another runner from JSON text: an object with a text `kind`.
+    ///
+    /// # Errors
+    /// The text is no such object.
+    pub fn from_text(text: String) -> Result<Self, serde_json::Error> {
+        let item = Self(RawValue::from_string(text)?);
+        item.kind()?;
+        Ok(item)
+    }
+
+    /// Returns the exact text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        self.0.get()
+    }
+
+    /// Reads the item.
+    ///
+    /// # Errors
+    /// It is no object with a `kind`, or a known kind without its fields.
+    pub fn content(&self) -> Result<ItemContent, serde_json::Error> {
+        let kind = self.kind()?;
+        if kind == ItemKind::UserPrompt.name() {
+            Ok(ItemContent::UserPrompt(
+                serde_json::from_str::<TextItem>(self.as_str())?.text,
+            ))
+        } else if kind == ItemKind::TurnFailureNote.name() {
+            Ok(ItemContent::TurnFailureNote(
+                serde_json::from_str::<TextItem>(self.as_str())?.text,
+            ))
+        } else if kind == ItemKind::ClaudeTranscript.name() {
+            let item: TranscriptItem = serde_json::from_str(self.as_str())?;
+            Ok(ItemContent::ClaudeTranscript(item.session_id, item.entries))
+        } else {
+            Ok(ItemContent::Other(kind))
+        }
+    }
+
+    fn kind(&self) -> Result<String, serde_json::Error> {
+        #[derive(Deserialize)]
+        struct Head {
+            kind: String,
+        }
+        Ok(serde_json::from_str::<Head>(self.as_str())?.kind)
+    }
+
+    fn from_record<T: Serialize>(record: &T) -> Result<Self, serde_json::Error> {
+        serde_json::value::to_raw_value(record).map(Self)
+    }
+}
+
+impl PartialEq for FrameworkItem {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str()
+    }
+}
+
+impl Eq for FrameworkItem {}
+
+impl fmt::Debug for FrameworkItem {
+    /// Shows the length only: items hold customers' words (G10).
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FrameworkItem({} bytes)", self.as_str().len())
+    }
+}

@@ -1,0 +1,122 @@
+//! The contract of a runner: how one segment of a turn runs, and how a gated call runs in its Step.
+//!
+//! [`ClaudeAgentRunner`] is the one this crate is about; the contract knows nothing of Claude.
+
+mod history;
+mod link;
+
+use async_trait::async_trait;
+
+use crate::failure::AttemptFailure;
+use crate::ids::{IdempotencyKey, LeaseEpoch, SessionId, ToolCallId, TurnId};
+use crate::turn::{ResumedCall, RunModelContext, RunModelOutcome};
+
+pub use history::History;
+pub use link::{LinkError, SegmentEvent, SegmentLink, SegmentReply, SegmentUpdate};
+
+/// What one segment starts from.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct RunModelRequest {
+    /// Which attempt of which Step this is.
+    pub context: RunModelContext,
+    /// The conversation so far, oldest first; texts after the last transcript item never reached
+    /// the framework (I04).
+    pub history: History,
+    /// The gated calls that the segment must answer first; empty when the segment starts a turn.
+    pub calls: Vec<ResumedCall>,
+}
+
+impl RunModelRequest {
+    /// Describes a segment.
+    #[must_use]
+    pub const fn new(context: RunModelContext, history: History, calls: Vec<ResumedCall>) -> Self {
+        Self {
+            context,
+            history,
+            calls,
+        }
+    }
+}
+
+/// A gated call that is to run in its Step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ToolCallRequest {
+    /// The session.
+    pub session_id: SessionId,
+    /// The turn whose model asked for it.
+    pub turn_id: TurnId,
+    /// The model's name for it.
+    pub tool_call_id: ToolCallId,
+    /// The policy name of the tool.
+    pub tool_name: String,
+    /// The recorded final input, as JSON text (G4).
+    pub arguments: String,
+    /// Which start this is, counted from 1.
+    pub attempt: u32,
+    /// The same for every start (G2).
+    pub idempotency_key: IdempotencyKey,
+    /// The owner's epoch (G8).
+    pub fence: LeaseEpoch,
+}
+
+/// How one start of a gated call ended in its Step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "runners that hosts write build it; every end is one of these"
+)]
+pub enum ToolCallEnd {
+    /// It ran and gave this output.
+    Succeeded {
+        /// What the model reads.
+        output: String,
+    },
+    /// It failed for good.
+    Failed {
+        /// What the model reads.
+        error: String,
+    },
+    /// It certainly did not run: no such tool, or arguments that do not fit.
+    NotRun {
+        /// What the model reads.
+        error: String,
+    },
+    /// It may have taken effect. An idempotent call is started again while starts are left.
+    Unknown {
+        /// For the person who runs the worker; the model never sees it.
+        detail: String,
+    },
+}
+
+/// Runs segments and gated calls for a Flow.
+///
+/// Everything it does is at least once, unless a grant of the session says otherwise: the session
+/// holds single-attempt calls behind their records.
+#[async_trait]
+pub trait AgentFrameworkRunner: Send + Sync + std::fmt::Debug {
+    /// Runs one segment to its end. Calls that must not run inside it are returned in
+    /// [`RunModelOutcome::ToolCallsRequested`]. Live text and the marks of calls that run inside
+    /// the segment go through the link.
+    ///
+    /// # Errors
+    /// [`AttemptFailure`]; nothing of the segment is kept then.
+    ///
+    /// # Cancel safety
+    /// Dropping the call ends whatever runs for it.
+    async fn run_model(
+        &self,
+        request: RunModelRequest,
+        link: SegmentLink,
+    ) -> Result<RunModelOutcome, AttemptFailure>;
+
+    /// Runs one gated call once. Called only after its start mark is committed.
+    ///
+    /// # Cancel safety
+    /// Dropping the call cancels the handler at its next await; what it did until then stays done.
+    async fn call_tool(&self, call: ToolCallRequest) -> ToolCallEnd;
+
+    /// Removes what a crashed worker left on this machine. Called once when an engine starts.
+    async fn sweep_leftovers(&self) {}
+}

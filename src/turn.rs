@@ -1,0 +1,207 @@
+//! What a Step takes and gives: the vocabulary between a session and a runner.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{SessionId, StepId, Tenant, ToolCallId, TurnId};
+use crate::policy::ToolPolicy;
+use crate::record::{FrameworkItem, MessageRole, ToolOutcome};
+
+/// Which attempt of which Step runs, and for whom. Created by the engine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RunModelContext {
+    /// The session.
+    pub session_id: SessionId,
+    /// The turn that the segment belongs to.
+    pub turn_id: TurnId,
+    /// The `RunModel` Step.
+    pub step_id: StepId,
+    /// Which try of the Step this is, counted from 1.
+    pub attempt: u32,
+    /// Whose session it is.
+    pub tenant: Option<Tenant>,
+    /// What the application said about the session at its start.
+    pub metadata: BTreeMap<String, String>,
+}
+
+impl RunModelContext {
+    /// Names the first attempt of a Step, without tenant and metadata.
+    #[must_use]
+    pub fn new(session_id: SessionId, turn_id: TurnId, step_id: StepId) -> Self {
+        Self {
+            session_id,
+            turn_id,
+            step_id,
+            attempt: 1,
+            tenant: None,
+            metadata: BTreeMap::new(),
+        }
+    }
+}
+
+/// How a segment ended well.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "runners that hosts write build it, and there are no other ways to end"
+)]
+pub enum RunModelOutcome {
+    /// The model answered; the turn is over.
+    TurnCompleted {
+        /// What the segment adds to the transcript.
+        messages: Vec<NewMessage>,
+        /// What the segment used.
+        usage: Usage,
+    },
+    /// The model asked for calls that must not run inside the segment; the session takes them from here.
+    ToolCallsRequested {
+        /// The calls, in the model's order; never empty.
+        calls: Vec<RequestedCall>,
+        /// What the segment adds to the transcript.
+        messages: Vec<NewMessage>,
+        /// What the segment used.
+        usage: Usage,
+    },
+}
+
+/// A message that a segment adds to the transcript.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "runners that hosts write build it"
+)]
+pub struct NewMessage {
+    /// Who speaks.
+    pub role: MessageRole,
+    /// What a person reads; may be empty.
+    pub text: String,
+    /// Which call it answers, for [`MessageRole::Tool`].
+    pub tool_call_id: Option<ToolCallId>,
+    /// What the runner needs to go on from here.
+    pub item: FrameworkItem,
+}
+
+/// A gated call that the model asked for. Its final input is what policy, approval, record and
+/// execution see (G4).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "runners that hosts write build it"
+)]
+pub struct RequestedCall {
+    /// The model's name for it.
+    pub tool_call_id: ToolCallId,
+    /// The policy name of the tool (`create_refund`, `Bash`).
+    pub tool_name: String,
+    /// The final input, as JSON text.
+    pub arguments: String,
+    /// What it does to the world and whether it waits for a person.
+    pub policy: ToolPolicy,
+    /// Where it runs.
+    pub place: CallPlace,
+}
+
+/// Where a gated call runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "runners that hosts write build it; the two places are a design decision"
+)]
+pub enum CallPlace {
+    /// In its own Step, by the runner's [`call_tool`](crate::runner::AgentFrameworkRunner::call_tool).
+    Step,
+    /// Inside the next segment, which starts it under a start mark.
+    Segment,
+}
+
+/// A gated call that the next segment must answer, from its record alone (G3).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ResumedCall {
+    /// The model's name for it.
+    pub tool_call_id: ToolCallId,
+    /// The policy name of the tool.
+    pub tool_name: String,
+    /// The final input that was recorded, as JSON text.
+    pub arguments: String,
+    /// Where it runs.
+    pub place: CallPlace,
+    /// What its record says.
+    pub fate: ResumedFate,
+}
+
+impl ResumedCall {
+    /// Names a call with its recorded input and fate.
+    #[must_use]
+    pub fn new(
+        tool_call_id: ToolCallId,
+        tool_name: impl Into<String>,
+        arguments: impl Into<String>,
+        place: CallPlace,
+        fate: ResumedFate,
+    ) -> Self {
+        Self {
+            tool_call_id,
+            tool_name: tool_name.into(),
+            arguments: arguments.into(),
+            place,
+            fate,
+        }
+    }
+}
+
+/// What the record of a resumed call says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "runners that hosts write must handle each case"
+)]
+pub enum ResumedFate {
+    /// It may run inside the segment, after its start mark. Only for [`CallPlace::Segment`].
+    Permitted,
+    /// It is over: the model gets this and nothing runs.
+    Final(ToolOutcome),
+}
+
+/// What a segment used. Numbers of several segments add up (I24).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "runners that hosts write build it"
+)]
+pub struct Usage {
+    /// Input tokens, cache reads and writes included.
+    #[serde(default)]
+    pub input_tokens: u64,
+    /// Of these, tokens read from the cache.
+    #[serde(default)]
+    pub cached_input_tokens: u64,
+    /// Output tokens.
+    #[serde(default)]
+    pub output_tokens: u64,
+    /// Replies of a model, those of sub-agents included.
+    #[serde(default)]
+    pub model_calls: u64,
+    /// What it cost, in billionths of a US dollar, as far as the CLI reports it.
+    #[serde(default)]
+    pub cost_nano_usd: u64,
+}
+
+impl Usage {
+    /// Returns the sum of both.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            input_tokens: self.input_tokens.saturating_add(other.input_tokens),
+            cached_input_tokens: self
+                .cached_input_tokens
+                .saturating_add(other.cached_input_tokens),
+            output_tokens: self.output_tokens.saturating_add(other.output_tokens),
+            model_calls: self.model_calls.saturating_add(other.model_calls),
+            cost_nano_usd: self.cost_nano_usd.saturating_add(other.cost_nano_usd),
+        }
+    }
+}
