@@ -9,6 +9,7 @@ pub mod ids;
 pub mod policy;
 pub mod record;
 pub mod runner;
+pub mod session;
 pub mod store;
 pub mod tool;
 pub mod transport;
