@@ -3,13 +3,20 @@
 #[cfg(not(unix))]
 compile_error!("abide runs on Unix only for now");
 
+pub mod client;
+pub mod clock;
+pub mod definition;
+pub mod engine;
 pub mod event;
 pub mod failure;
+pub mod flow;
 pub mod ids;
 pub mod policy;
+pub mod process;
 pub mod record;
 pub mod runner;
 pub mod session;
+pub mod snapshot;
 pub mod store;
 pub mod tool;
 pub mod transport;

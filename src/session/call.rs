@@ -8,9 +8,8 @@ use super::{Bug, ReduceError, Reduction, Reply};
 use crate::event::{EventKind, StepKind};
 use crate::ids::TurnId;
 use crate::record::{CallRecord, CallStatus, NOT_RUN_PREFIX, SkipReason, ToolOutcome};
-use crate::runner::ToolCallEnd;
 use crate::store::RowKind;
-use crate::turn::{CallPlace, RequestedCall};
+use crate::turn::{CallPlace, RequestedCall, ToolCallEnd};
 
 /// The longest output that is kept, in bytes; the rest is cut with a marker (spec/core.md 31.17).
 pub(super) const OUTPUT_BYTES_MAX: usize = 256 * 1024;

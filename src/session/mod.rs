@@ -21,10 +21,10 @@ mod tests;
 use crate::failure::AttemptFailure;
 use crate::ids::{InterruptId, LeaseEpoch, MessageId, Nonce, StepId, Timestamp, ToolCallId};
 use crate::record::Decision;
-use crate::runner::{SegmentEvent, ToolCallEnd};
-use crate::turn::RunModelOutcome;
+use crate::turn::{RunModelOutcome, SegmentEvent, ToolCallEnd};
 
 pub use interrupt::{RESOLVER_BYTES_MAX, Resolution};
+pub(crate) use interrupt::{answer_again, normalized};
 pub use reduction::{Reduction, create};
 pub use state::{
     ActiveTurn, CallState, CallStep, Counters, NOT_CREATED, Phase, QueuedMessage, STATE_BYTES_MAX,

@@ -12,8 +12,7 @@ use crate::event::EventKind;
 use crate::failure::{AttemptFailure, FailureClass};
 use crate::ids::{LeaseEpoch, Nonce, StepId, ToolCallId};
 use crate::record::{NOT_RUN_PREFIX, ToolOutcome};
-use crate::runner::SegmentEvent;
-use crate::turn::{NewMessage, RequestedCall, RunModelOutcome, Usage};
+use crate::turn::{NewMessage, RequestedCall, RunModelOutcome, SegmentEvent, Usage};
 
 impl Reduction {
     pub(super) fn begin_attempt(

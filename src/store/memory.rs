@@ -140,11 +140,12 @@ impl Content {
         }
         let lease = self.lease(self.session(id)?);
         if let Some(lease) = lease {
-            if lease.holder.id == *worker {
-                return Ok(LeaseAnswer::Granted(lease.epoch));
-            }
             if take_over != Some(lease.epoch) {
-                return Ok(LeaseAnswer::Held(lease));
+                return Ok(if lease.holder.id == *worker {
+                    LeaseAnswer::Granted(lease.epoch)
+                } else {
+                    LeaseAnswer::Held(lease)
+                });
             }
         }
         let Some(session) = self.sessions.get_mut(id) else {

@@ -334,8 +334,9 @@ pub trait StateStore: Send + Sync + std::fmt::Debug {
 
     /// Takes the session's lease for the worker: when it is free, or when it is held under exactly
     /// the epoch `take_over`, which the caller has seen to be dead. The new epoch is larger than
-    /// every earlier one of the session. Asked by its present holder, it answers the same grant,
-    /// so a call that was dropped or ended `Ambiguous` is simply made again.
+    /// every earlier one of the session. Asked by its present holder, without a `take_over`
+    /// of its own epoch, it answers the same grant, so a call that was dropped or ended `Ambiguous`
+    /// is simply made again; with it, the holder itself gets a new epoch.
     ///
     /// # Errors
     /// `Fenced` when the worker is not registered; else `NoSession` for an unknown session.

@@ -246,14 +246,15 @@ pub(super) fn delete(at: &Connection, stamp: Stamp, id: &SessionId) -> Result<bo
 
 pub(super) fn register_worker(at: &Connection, worker: &WorkerRecord) -> Result<(), Fault> {
     at.prepare_cached(
-        "INSERT OR REPLACE INTO workers (id, process_id, start_time, boot_id, heartbeat)
-         VALUES (?1, ?2, ?3, ?4, 0)",
+        "INSERT OR REPLACE INTO workers (id, process_id, start_time, boot_id, pid_namespace, heartbeat)
+         VALUES (?1, ?2, ?3, ?4, ?5, 0)",
     )?
     .execute(params![
         worker.id.as_str(),
         worker.process_id,
         column(worker.start_time)?,
         worker.boot_id,
+        column(worker.pid_namespace)?,
     ])?;
     Ok(())
 }
@@ -294,11 +295,12 @@ pub(super) fn acquire_lease(
         .into());
     };
     if let Some(lease) = read::lease(at, id)? {
-        if lease.holder.id == *worker {
-            return Ok(LeaseAnswer::Granted(lease.epoch));
-        }
         if take_over != Some(lease.epoch) {
-            return Ok(LeaseAnswer::Held(lease));
+            return Ok(if lease.holder.id == *worker {
+                LeaseAnswer::Granted(lease.epoch)
+            } else {
+                LeaseAnswer::Held(lease)
+            });
         }
     }
     let epoch = LeaseEpoch(session.epoch.0 + 1);

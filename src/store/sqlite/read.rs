@@ -120,7 +120,7 @@ pub(super) fn load(at: &Connection, id: &SessionId) -> Result<Option<StoredSessi
 pub(super) fn lease(at: &Connection, id: &SessionId) -> Result<Option<Lease>, Fault> {
     let lease = at
         .prepare_cached(
-            "SELECT lease_epoch, workers.id, process_id, start_time, boot_id, heartbeat
+            "SELECT lease_epoch, workers.id, process_id, start_time, boot_id, pid_namespace, heartbeat
              FROM sessions JOIN workers ON workers.id = lease_worker WHERE sessions.id = ?1",
         )?
         .query_row([id.as_str()], |row| {
@@ -131,8 +131,9 @@ pub(super) fn lease(at: &Connection, id: &SessionId) -> Result<Option<Lease>, Fa
                     process_id: row.get(2)?,
                     start_time: count(row, 3)?,
                     boot_id: row.get(4)?,
+                    pid_namespace: count(row, 5)?,
                 },
-                heartbeat: count(row, 5)?,
+                heartbeat: count(row, 6)?,
             })
         })
         .optional()?;

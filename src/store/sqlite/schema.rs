@@ -223,6 +223,7 @@ CREATE TABLE workers (
     process_id INTEGER NOT NULL,
     start_time INTEGER NOT NULL,
     boot_id TEXT NOT NULL,
+    pid_namespace INTEGER NOT NULL,
     heartbeat INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 ";
