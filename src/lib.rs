@@ -4,4 +4,6 @@ pub mod ids;
 pub mod policy;
 pub mod record;
 pub mod store;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod transport;
