@@ -18,6 +18,8 @@ pub mod runner;
 pub mod session;
 pub mod snapshot;
 pub mod store;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod tool;
 pub mod transport;
 pub mod turn;

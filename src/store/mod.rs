@@ -3,7 +3,7 @@
 //! A store stores, it does not decide. One [`StateStore::commit`] carries everything one reduction
 //! changed, and holds entirely or not at all. Implementations: [`MemoryStateStore`], strict, for
 //! tests and for sessions that need not survive; [`SqliteStateStore`] (feature `sqlite`). A host
-//! may write its own and run [`crate::testing`]'s conformance kit on it.
+//! may write its own and run `testing::conformance::state_store` on it.
 
 mod error;
 mod lease;

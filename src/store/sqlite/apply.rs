@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension as _, params};
 
-use super::failure::{Fault, column, count, time_column};
+use super::failure::{Fault, bound, column, count, time_column};
 use super::read;
 use crate::ids::{ChunkId, EventCursor, LeaseEpoch, Revision, SessionId};
 use crate::store::{
@@ -317,6 +317,6 @@ pub(super) fn release_lease(
     at.prepare_cached(
         "UPDATE sessions SET lease_worker = NULL WHERE id = ?1 AND lease_epoch = ?2",
     )?
-    .execute(params![id.as_str(), column(epoch.0)?])?;
+    .execute(params![id.as_str(), bound(epoch.0)])?;
     Ok(())
 }

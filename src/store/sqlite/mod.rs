@@ -9,6 +9,8 @@ mod failure;
 mod place;
 mod read;
 mod schema;
+#[cfg(test)]
+mod tests;
 mod watch;
 mod writer;
 

@@ -1,0 +1,3 @@
+//! What tests need, ours and those of host applications (feature `testing`).
+
+pub mod conformance;
