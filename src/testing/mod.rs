@@ -1,0 +1,8 @@
+//! What the tests of this crate, and of applications built on it, are made of.
+//!
+//! - [`messages_api`]: a scripted Messages API on loopback, so that the real CLI runs without a
+//!   model.
+//! - [`real_cli`]: finds the pinned CLI binaries and builds the environment they run in.
+
+pub mod messages_api;
+pub mod real_cli;
