@@ -6,7 +6,29 @@
 //!
 //! A request that the script does not serve gets status 400 and is kept in
 //! [`ScriptedMessagesApi::unserved`]; end a test with
-//! [`ScriptedMessagesApi::assert_all_served`].
+//! [`ScriptedMessagesApi::assert_all_served`]. The CLI asks three times within milliseconds and
+//! then ends the turn with the reason as its result (measured on 2.1.316 and 2.1.332).
+//!
+//! ```
+//! use abide::testing::messages_api::{ModelScript, Reply, Rule, ScriptedMessagesApi};
+//! use serde_json::json;
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let script = ModelScript::commands()
+//!     .rule(Rule::prompt("list", Reply::tool_use("Bash", json!({ "command": "ls" }))))
+//!     .rule(Rule::results("list", 1, Reply::text("done")));
+//! let api = ScriptedMessagesApi::start(script).await?;
+//! // Start the CLI with `api.base_url()` as its `ANTHROPIC_BASE_URL`, and talk to it.
+//! api.assert_all_served();
+//! api.shutdown().await;
+//! # Ok(())
+//! # }
+//! # tokio::runtime::Builder::new_current_thread()
+//! #     .enable_all()
+//! #     .build()?
+//! #     .block_on(example())?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub mod commands;
 mod gate;

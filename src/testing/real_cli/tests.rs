@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::process::Command;
+use tokio::process::{ChildStdin, Command};
 
 use super::*;
 use crate::testing::messages_api::{ModelScript, ScriptedMessagesApi};
@@ -53,35 +53,41 @@ fn a_cli_is_found_by_variable_then_by_pin_and_missed_only_when_required() {
 /// The scripted API serves the real CLI 2.1.316, which asks it nothing that it does not know.
 #[tokio::test]
 async fn cli_2_1_316_is_served_by_the_scripted_api() {
-    say_hello("2.1.316").await;
+    talk("2.1.316").await;
 }
 
 /// The scripted API serves the real CLI 2.1.332, which asks it nothing that it does not know.
 #[tokio::test]
 async fn cli_2_1_332_is_served_by_the_scripted_api() {
-    say_hello("2.1.332").await;
+    talk("2.1.332").await;
 }
 
-async fn say_hello(version: &str) {
+async fn talk(version: &str) {
     let found = RealCli::find(version, Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap();
     let Some(cli) = found else { return };
     let api = ScriptedMessagesApi::start(ModelScript::commands())
         .await
         .unwrap();
-    let result = tokio::time::timeout(PATIENCE, result_of(&cli, &api, "script: say hello"))
+    let calls =
+        r#"script: call Bash {"command":"echo one"} && call Bash {"command":"echo two; exit 3"}"#;
+    let prompts = ["script: say hello", calls, "script: recall"];
+    let answers = tokio::time::timeout(PATIENCE, answers(&cli, &api, &prompts))
         .await
-        .expect("the CLI gives a result");
-    assert_eq!(
-        (&result["result"], &result["is_error"]),
-        (&json!("said: hello"), &json!(false)),
-    );
-    assert_eq!(api.main_requests().len(), 1);
+        .expect("the CLI gives its results");
+    let recalled = format!("recalled: script: say hello | {calls}");
+    let expected = [
+        "said: hello",
+        "Bash: one | Bash failed: Exit code 3\ntwo",
+        &recalled,
+    ];
+    assert_eq!(answers, expected);
+    assert_eq!(api.main_requests().len(), 4);
     api.assert_all_served();
     api.shutdown().await;
 }
 
-/// Runs one prompt through a fresh CLI process (argv: cli-protocol §1) and returns its result.
-async fn result_of(cli: &RealCli, api: &ScriptedMessagesApi, prompt: &str) -> Value {
+/// Runs prompts through a fresh CLI process (argv: cli-protocol §1), and returns what it answers.
+async fn answers(cli: &RealCli, api: &ScriptedMessagesApi, prompts: &[&str]) -> Vec<String> {
     let root = tempfile::tempdir().unwrap();
     let directory = |name: &str| {
         let path = root.path().join(name);
@@ -95,7 +101,7 @@ async fn result_of(cli: &RealCli, api: &ScriptedMessagesApi, prompt: &str) -> Va
         .args(["--permission-prompt-tool=stdio", "--tools=Read,Bash"])
         .args(["--setting-sources=", "--permission-mode=default"])
         .args(["--include-partial-messages", "--session-mirror"])
-        .arg("--await-initialize")
+        .args(["--await-initialize", "--allowedTools=Bash"])
         .env_clear()
         .envs(isolated_environment(&api.base_url(), &home))
         .env("CLAUDE_CONFIG_DIR", directory("config"))
@@ -107,28 +113,34 @@ async fn result_of(cli: &RealCli, api: &ScriptedMessagesApi, prompt: &str) -> Va
         .spawn()
         .unwrap();
     let mut stdin = child.stdin.take().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let initialize = json!({
         "type": "control_request", "request_id": "h1", "request": { "subtype": "initialize" },
     });
-    let user = json!({
-        "type": "user", "session_id": "", "parent_tool_use_id": null,
-        "message": { "role": "user", "content": [{ "type": "text", "text": prompt }] },
-    });
-    stdin
-        .write_all(format!("{initialize}\n{user}\n").as_bytes())
-        .await
-        .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let mut result = None;
-    while let Some(line) = lines.next_line().await.unwrap() {
-        let line: Value = serde_json::from_str(&line).unwrap();
-        if line["type"] == "result" {
-            result = Some(line);
-            break;
-        }
+    write_line(&mut stdin, &initialize).await;
+    let mut answers = Vec::new();
+    for prompt in prompts {
+        let user = json!({
+            "type": "user", "session_id": "", "parent_tool_use_id": null,
+            "message": { "role": "user", "content": [{ "type": "text", "text": prompt }] },
+        });
+        write_line(&mut stdin, &user).await;
+        answers.push(loop {
+            let line = lines.next_line().await.unwrap();
+            let line: Value = serde_json::from_str(&line.expect("a result comes")).unwrap();
+            if line["type"] == "result" {
+                assert_eq!(line["is_error"], false, "{line}");
+                break line["result"].as_str().unwrap().to_owned();
+            }
+        });
     }
     drop(stdin);
     while lines.next_line().await.unwrap().is_some() {}
     assert!(child.wait().await.unwrap().success());
-    result.expect("stdout ends after a result")
+    answers
+}
+
+async fn write_line(stdin: &mut ChildStdin, line: &Value) {
+    let line = format!("{line}\n");
+    stdin.write_all(line.as_bytes()).await.unwrap();
 }
