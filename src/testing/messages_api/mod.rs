@@ -30,7 +30,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-pub mod commands;
+mod commands;
 mod gate;
 mod http;
 mod model;

@@ -3,9 +3,10 @@
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-use super::commands::{CommandError, Script};
+use super::commands;
 use super::reply::{Answer, Reply};
 use super::request::{ApiRequest, RequestKind};
+use crate::testing::script::ScriptError;
 
 type Condition = Box<dyn Fn(&ApiRequest) -> bool + Send + Sync>;
 type Answering = Box<dyn Fn(&ApiRequest) -> Option<Answer> + Send + Sync>;
@@ -38,7 +39,7 @@ impl ModelScript {
         }
     }
 
-    /// Makes a script that serves prompts in the [script language](super::commands).
+    /// Makes a script that serves prompts in the [script language](crate::testing::script).
     #[must_use]
     pub fn commands() -> Self {
         Self {
@@ -128,7 +129,7 @@ impl ModelScript {
         }
         let auxiliary = self.auxiliary.as_ref();
         match (request.kind, auxiliary) {
-            (RequestKind::Main, _) if self.commands => self.play(request),
+            (RequestKind::Main, _) if self.commands => Self::play(request),
             (RequestKind::Auxiliary, Some(reply)) => Ok(Answer::Reply(reply.clone())),
             (
                 RequestKind::Main
@@ -141,11 +142,10 @@ impl ModelScript {
         }
     }
 
-    fn play(&self, request: &ApiRequest) -> Result<Answer, UnservedReason> {
-        let turn = request.turn().ok_or(UnservedReason::NoRule)?;
-        let script = Script::of_prompt(&turn.prompt).ok_or(UnservedReason::NoRule)?;
-        let script = script.map_err(|source| UnservedReason::Command { source })?;
-        Ok(Answer::Reply(script.next_reply(request, &turn)))
+    fn play(request: &ApiRequest) -> Result<Answer, UnservedReason> {
+        commands::play(request)
+            .ok_or(UnservedReason::NoRule)?
+            .map_err(|source| UnservedReason::Script { source })
     }
 }
 
@@ -267,11 +267,11 @@ pub enum UnservedReason {
     /// No part of the script serves it.
     #[error("no rule of the script serves this request")]
     NoRule,
-    /// The prompt's script cannot be played.
-    #[error("the prompt's script cannot be played")]
-    Command {
+    /// The prompt's script cannot be read.
+    #[error("the prompt's script cannot be read")]
+    Script {
         /// What is wrong with it.
-        source: CommandError,
+        source: ScriptError,
     },
     /// The chosen reply holds or breaks at a block that it does not have.
     #[error("the reply has no block {block}, but holds or breaks there")]

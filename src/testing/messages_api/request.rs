@@ -61,7 +61,8 @@ pub struct SeenCall {
 pub struct SeenResult {
     /// The tool use id that it answers.
     pub tool_use_id: String,
-    /// Its text blocks, joined by newlines; other blocks are left out.
+    /// Its text blocks, joined by newlines; other blocks, and what the CLI puts into it of a
+    /// person's message, are left out.
     pub text: String,
     /// Whether it is marked as an error.
     pub is_error: bool,
@@ -77,6 +78,8 @@ pub struct SeenTurn {
     pub calls: Vec<SeenCall>,
     /// The results since, in order.
     pub results: Vec<SeenResult>,
+    /// What a person said while the turn ran, in order.
+    pub steered: Vec<String>,
 }
 
 /// Texts in user messages that the CLI writes by itself, by how they begin.
@@ -86,6 +89,40 @@ const NOT_A_PROMPT: [&str; 4] = [
     "[Request interrupted by user",
     "[Image: source:",
 ];
+
+/// What the CLI writes before a message that came while the turn ran.
+const STEERING: &str = "The user sent a new message while you were working:\n";
+
+/// What the CLI writes after it.
+const STEERING_END: &str = "\n\nThis is how Claude Code surfaces messages";
+
+/// One text that the model reads, and the message that the CLI may have put into it.
+///
+/// The CLI has several places for a message that came while the turn ran: a `system` message
+/// (2.1.316), a text beside the tool result (2.1.332), a text inside it (cli-protocol 17j).
+#[derive(Debug, PartialEq)]
+pub(super) struct Heard<'a> {
+    pub(super) own: &'a str,
+    pub(super) steered: Option<&'a str>,
+}
+
+impl<'a> Heard<'a> {
+    pub(super) fn in_text(text: &'a str) -> Self {
+        let Some((own, rest)) = text.split_once(STEERING) else {
+            return Self {
+                own: text,
+                steered: None,
+            };
+        };
+        let own = own.trim_end();
+        let own = own.strip_suffix("<system-reminder>").unwrap_or(own);
+        let end = rest.find(STEERING_END).unwrap_or(rest.len());
+        Self {
+            own: own.trim_end(),
+            steered: Some(&rest[..end]),
+        }
+    }
+}
 
 impl ApiRequest {
     /// Returns whether the client wants a stream.
@@ -157,6 +194,7 @@ impl ApiRequest {
             calls,
             // Results beside the prompt belong to the turn before.
             results: self.results_from(index + 1),
+            steered: self.steered_from(index),
         })
     }
 
@@ -170,7 +208,7 @@ impl ApiRequest {
     fn prompts_at(&self) -> impl Iterator<Item = (usize, &str)> {
         self.messages("user").filter_map(|(index, message)| {
             let text = texts(&message["content"]).into_iter().rev().find(|text| {
-                let text = text.trim_start();
+                let text = Heard::in_text(text).own.trim_start();
                 !text.is_empty() && !NOT_A_PROMPT.iter().any(|it| text.starts_with(it))
             })?;
             Some((index, text))
@@ -184,23 +222,50 @@ impl ApiRequest {
             .filter(|block| block["type"] == "tool_result")
             .map(|block| SeenResult {
                 tool_use_id: string(&block["tool_use_id"]),
-                text: texts(&block["content"]).join("\n"),
+                text: result_text(block),
                 is_error: block["is_error"] == Value::Bool(true),
             })
             .collect()
     }
+
+    fn steered_from(&self, first: usize) -> Vec<String> {
+        array(&self.body["messages"])
+            .iter()
+            .skip(first)
+            .filter(|message| message["role"] != "assistant")
+            .flat_map(|message| {
+                let content = &message["content"];
+                let inside = array(content)
+                    .iter()
+                    .filter(|block| block["type"] == "tool_result")
+                    .flat_map(|block| texts(&block["content"]));
+                inside.chain(texts(content)).collect::<Vec<_>>()
+            })
+            .filter_map(|text| Heard::in_text(text).steered.map(str::to_owned))
+            .collect()
+    }
 }
 
-fn array(value: &Value) -> &[Value] {
+/// The text of a `tool_result` block, without what the CLI puts into it of a person's message.
+pub(super) fn result_text(block: &Value) -> String {
+    texts(&block["content"])
+        .into_iter()
+        .map(|text| Heard::in_text(text).own)
+        .filter(|own| !own.is_empty())
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+pub(super) fn array(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-fn string(value: &Value) -> String {
+pub(super) fn string(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
 /// The texts of a content, which is a string or a list of blocks.
-fn texts(content: &Value) -> Vec<&str> {
+pub(super) fn texts(content: &Value) -> Vec<&str> {
     match content {
         Value::String(text) => vec![text],
         Value::Array(blocks) => blocks

@@ -77,7 +77,7 @@ async fn talk(version: &str) {
     let recalled = format!("recalled: script: say hello | {calls}");
     let expected = [
         "said: hello",
-        "Bash: one | Bash failed: Exit code 3\ntwo",
+        "Bash: one\nBash: Exit code 3\ntwo",
         &recalled,
     ];
     assert_eq!(answers, expected);

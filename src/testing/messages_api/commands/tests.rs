@@ -1,19 +1,13 @@
 use serde_json::{Value, json};
 
 use super::super::model::{ModelScript, UnservedReason};
-use super::super::reply::{Answer, Block, HoldPoint, Reply};
+use super::super::reply::{Answer, Block, Failure, HoldPoint, Reply};
 use super::super::request::{ApiRequest, RequestKind};
-use super::CommandError;
+use super::{ScriptError, THINKING_SIGNATURE};
 
-/// A main request of these messages that offers a lookup, a refund and two tools named `search`.
+/// A main request of these messages that offers Bash, a lookup and a refund.
 fn request(messages: Value) -> ApiRequest {
-    let tools = [
-        "Bash",
-        "mcp__tools__lookup",
-        "mcp__tools__refund",
-        "mcp__a__search",
-        "mcp__b__search",
-    ];
+    let tools = ["Bash", "mcp__tools__lookup", "mcp__tools__refund"];
     let tools: Vec<Value> = tools.iter().map(|name| json!({ "name": name })).collect();
     ApiRequest {
         kind: RequestKind::Main,
@@ -74,10 +68,6 @@ fn say_answers_the_text() {
         Reply::text("said: hello"),
     );
     check(
-        json!([prompt("A note.\nscript: say two\nlines")]),
-        Reply::text("said: two\nlines"),
-    );
-    check(
         json!([{ "role": "user", "content": "script: say a string" }]),
         Reply::text("said: a string"),
     );
@@ -98,15 +88,16 @@ fn recall_answers_every_earlier_prompt() {
     check(messages, Reply::text("recalled: script: say one | two"));
 }
 
-/// Calls joined by `&&` are one reply, under the names that the request offers.
+/// Calls joined by `&&` are one reply, under the names that the request offers, after what the
+/// script lets the model think.
 #[test]
 fn call_makes_its_calls_in_one_reply() {
-    let text =
-        r#"script: call lookup {"q":"a && b ;; c"} && call Bash {} && call search {} ;; pause g"#;
+    let text = r#"script: think hm ;; call lookup {"q":"a && b ;; c"} && call Bash {} && nowhere {} ;; pause g"#;
     let expected = Reply::blocks([
+        Block::thinking("hm", THINKING_SIGNATURE),
         Block::tool_use("mcp__tools__lookup", json!({ "q": "a && b ;; c" })),
         Block::tool_use("Bash", json!({})),
-        Block::tool_use("search", json!({})),
+        Block::tool_use("nowhere", json!({})),
     ]);
     check(json!([prompt(text), system()]), expected);
 }
@@ -124,9 +115,67 @@ fn a_call_with_all_results_is_answered() {
         results(&[("t1", "order 1", false), ("t2", "exit 1", true)]),
         system(),
     ]);
-    let expected = Reply::text("lookup: order 1 | Bash failed: exit 1")
-        .hold(HoldPoint::BeforeAnswer, "before-answer");
+    let expected =
+        Reply::text("lookup: order 1\nBash: exit 1").hold(HoldPoint::BeforeAnswer, "before-answer");
     check(messages, expected);
+}
+
+/// A person's message reaches the model wherever the CLI puts it, and is not the next prompt.
+#[test]
+fn a_message_during_the_turn_shows_in_the_answer() {
+    let message = "The user sent a new message while you were working:\nbe brief\n\nThis is how Claude Code surfaces messages the user sends mid-turn";
+    let reminder = format!("<system-reminder>\n{message}\n</system-reminder>");
+    let result =
+        |content: Value| json!({ "type": "tool_result", "tool_use_id": "t1", "content": content });
+    let text = |text: &str| json!({ "type": "text", "text": text });
+    let user = |content: &[Value]| json!({ "role": "user", "content": content });
+    let beside = [user(&[result(json!("one")), text(message)]), system()];
+    let in_system = [
+        user(&[result(json!("one"))]),
+        json!({ "role": "system", "content": [text(&reminder)] }),
+    ];
+    let inside = [
+        user(&[result(json!([text("one"), text(&reminder)]))]),
+        system(),
+    ];
+    let joined = [
+        user(&[result(json!(format!("one\n\n{reminder}")))]),
+        system(),
+    ];
+    for tail in [beside, in_system, inside, joined] {
+        let head = [
+            prompt("script: call Bash {}"),
+            calls(&[("t1", "Bash", json!({}))]),
+        ];
+        let messages = json!([head, tail].concat());
+        let seen = request(messages.clone()).turn().map(|turn| turn.steered);
+        assert_eq!(seen, Some(vec!["be brief".to_owned()]));
+        check(messages, Reply::text("Bash: one\nsteered: be brief"));
+    }
+}
+
+/// What a script does to a stream and to ids is what the language says.
+#[test]
+fn stall_reuse_and_fail_are_played() {
+    let called = calls(&[("t1", "mcp__tools__lookup", json!({}))]);
+    let found = results(&[("t1", "order 1", false)]);
+    check(
+        json!([prompt("script: stall g"), called, found]),
+        Reply::text("lookup: order 1").hold(HoldPoint::InBlock(0), "g"),
+    );
+    check(
+        json!([
+            prompt("script: call lookup {} ;; reuse Bash {}"),
+            called,
+            found
+        ]),
+        Reply::blocks([Block::tool_use_as("t1", "Bash", json!({}))]),
+    );
+    let failure = Failure::new(400, "invalid_request_error");
+    assert_eq!(
+        answer(json!([prompt("script: fail")])),
+        Ok(Answer::Failure(failure))
+    );
 }
 
 /// Each call that is told to come again comes again once and alone, in order, and then its new
@@ -157,7 +206,7 @@ fn a_call_refused_to_run_alone_is_called_again_by_itself() {
     check(json!(messages), Reply::tool_use(name, refund(3)));
     messages.push(calls(&[("t5", name, refund(3))]));
     messages.push(results(&[("t5", "no money", true)]));
-    let expected = "refund: did 1 | refund: did 2 | refund failed: no money";
+    let expected = "refund: did 1\nrefund: did 2\nrefund: no money";
     check(json!(messages), Reply::text(expected));
 }
 
@@ -173,51 +222,19 @@ fn a_prompt_without_a_script_is_unserved() {
     assert_eq!(answer(json!([system()])), Err(UnservedReason::NoRule));
 }
 
-/// A script that cannot be played says why, instead of being taken for something else.
+/// A script that cannot be read says why, instead of being taken for something else.
 #[test]
 fn a_malformed_script_is_unserved_with_its_reason() {
-    let cases = [
-        (
-            "dance",
-            CommandError::Unknown {
-                command: "dance".to_owned(),
-            },
-        ),
-        (
-            "recall ;; fail",
-            CommandError::UnknownTrailer {
-                trailer: ";; fail".to_owned(),
-            },
-        ),
-        (
-            "call Bash {} ;; pause ",
-            CommandError::UnknownTrailer {
-                trailer: ";; pause".to_owned(),
-            },
-        ),
-        (
-            "call Bash",
-            CommandError::MalformedCall {
-                call: "Bash".to_owned(),
-            },
-        ),
-        (
-            "call Bash 7",
-            CommandError::MalformedCall {
-                call: "Bash 7".to_owned(),
-            },
-        ),
-        (
-            "call Bash {} && Bash {}",
-            CommandError::MalformedCall {
-                call: "Bash {} && Bash {}".to_owned(),
-            },
-        ),
-    ];
-    for (command, source) in cases {
+    let unknown = ScriptError::UnknownPart {
+        part: "dance".to_owned(),
+    };
+    let arguments = ScriptError::Arguments {
+        tool: "Bash".to_owned(),
+    };
+    for (command, source) in [("dance", unknown), ("call Bash", arguments)] {
         assert_eq!(
             answer(json!([prompt(&format!("script: {command}"))])),
-            Err(UnservedReason::Command { source }),
+            Err(UnservedReason::Script { source }),
         );
     }
 }
