@@ -451,6 +451,7 @@ fn worker(name: &str) -> WorkerRecord {
         process_id: 1,
         start_time: 2,
         boot_id: "boot".to_owned(),
+        pid_namespace: 1,
     }
 }
 

@@ -172,6 +172,7 @@ fn worker(name: &str) -> WorkerRecord {
         process_id: 4242,
         start_time: 123_456_789,
         boot_id: "4a3b1c5e-0000-4000-8000-000000000001".to_owned(),
+        pid_namespace: 1,
     }
 }
 
