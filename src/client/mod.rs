@@ -441,7 +441,7 @@ impl AgentSessionClient {
             {
                 let decision = session::normalized(resolution.decision.clone());
                 let reply = session::answer_again(&record, id.clone(), &decision);
-                return reply.map_err(|it| ClientError::Refused(it));
+                return reply.map_err(ClientError::Refused);
             }
         }
         Err(error.into())

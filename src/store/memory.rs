@@ -139,14 +139,14 @@ impl Content {
             return Err(StoreError::Fenced { held: None });
         }
         let lease = self.lease(self.session(id)?);
-        if let Some(lease) = lease {
-            if take_over != Some(lease.epoch) {
-                return Ok(if lease.holder.id == *worker {
-                    LeaseAnswer::Granted(lease.epoch)
-                } else {
-                    LeaseAnswer::Held(lease)
-                });
-            }
+        if let Some(lease) = lease
+            && take_over != Some(lease.epoch)
+        {
+            return Ok(if lease.holder.id == *worker {
+                LeaseAnswer::Granted(lease.epoch)
+            } else {
+                LeaseAnswer::Held(lease)
+            });
         }
         let Some(session) = self.sessions.get_mut(id) else {
             return Err(StoreError::NoSession {

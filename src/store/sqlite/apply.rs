@@ -294,14 +294,14 @@ pub(super) fn acquire_lease(
         }
         .into());
     };
-    if let Some(lease) = read::lease(at, id)? {
-        if take_over != Some(lease.epoch) {
-            return Ok(if lease.holder.id == *worker {
-                LeaseAnswer::Granted(lease.epoch)
-            } else {
-                LeaseAnswer::Held(lease)
-            });
-        }
+    if let Some(lease) = read::lease(at, id)?
+        && take_over != Some(lease.epoch)
+    {
+        return Ok(if lease.holder.id == *worker {
+            LeaseAnswer::Granted(lease.epoch)
+        } else {
+            LeaseAnswer::Held(lease)
+        });
     }
     let epoch = LeaseEpoch(session.epoch.0 + 1);
     at.prepare_cached("UPDATE sessions SET lease_epoch = ?2, lease_worker = ?3 WHERE number = ?1")?
