@@ -406,7 +406,7 @@ impl AgentSessionClient {
                 return Ok((reduction.reply, false));
             }
             if let Some(id) = &request_id {
-                let receipt = Receipt::new(digest.clone(), &reduction.reply)?;
+                let receipt = Receipt::encode(digest.clone(), &reduction.reply)?;
                 reduction.put_row(RowKind::Receipt, id.as_str(), receipt);
             }
             match self

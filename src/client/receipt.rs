@@ -43,7 +43,7 @@ pub(super) fn digest(session: &SessionId, input: &Input) -> String {
 
 impl Receipt {
     /// Writes the receipt of an answer.
-    pub(super) fn new(digest: String, reply: &Reply) -> Result<Vec<u8>, Bug> {
+    pub(super) fn encode(digest: String, reply: &Reply) -> Result<Vec<u8>, Bug> {
         let answer = match reply {
             Reply::MessageAccepted { message_id, queued } => Answer::MessageAccepted {
                 message_id: *message_id,

@@ -257,7 +257,7 @@ impl Driver {
     }
 
     /// Reduces and commits one input; when it returns, `state` is the committed one.
-    async fn apply(&mut self, state: &mut Arc<SessionState>, input: Input) -> Result<Reply, Halt> {
+    async fn apply(&self, state: &mut Arc<SessionState>, input: Input) -> Result<Reply, Halt> {
         let mut wait = BUSY_WAIT.0;
         loop {
             let now = self.shared.options.clock.now();
