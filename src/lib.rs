@@ -2,4 +2,6 @@
 
 pub mod ids;
 pub mod record;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod transport;
