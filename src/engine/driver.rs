@@ -243,7 +243,7 @@ impl Driver {
     }
 
     async fn apply_message(
-        &mut self,
+        &self,
         state: &mut Arc<SessionState>,
         message: StepMessage,
     ) -> Result<(), Halt> {

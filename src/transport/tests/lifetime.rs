@@ -1,5 +1,6 @@
 //! How a process ends, and what ends with it.
 
+use crate::process::ProcessIdentity;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 

@@ -5,6 +5,7 @@ mod leftovers;
 mod lifetime;
 mod lines;
 
+use crate::process::ProcessIdentity;
 use std::collections::BTreeMap;
 use std::fs;
 use std::future::Future;
