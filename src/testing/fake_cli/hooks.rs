@@ -1,5 +1,6 @@
 //! The host's hook callbacks: sent, answered, given up (spec/cli-protocol.md 5).
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -123,18 +124,35 @@ impl FakeCli {
 
     /// Gives up the hooks whose time is over; true when there was one (capture `hook_timeout`).
     pub(super) fn give_up_hooks(&mut self) -> bool {
-        let now = self.now;
-        let is_late = |it: &Open| matches!(it, Open::Hook { deadline: Some(at), .. } if *at <= now);
-        let late: Vec<(String, Open)> = self
+        let late: BTreeSet<usize> = self
+            .open
+            .values()
+            .filter_map(|it| match it {
+                Open::Hook {
+                    call,
+                    deadline: Some(at),
+                    ..
+                } if *at <= self.now => Some(*call),
+                _ => None,
+            })
+            .collect();
+        // The call's other hooks go with the late one: nobody waits for their answers any more.
+        let asked: Vec<String> = self
             .open
             .iter()
-            .filter(|(_, it)| is_late(it))
-            .map(|(id, it)| (id.clone(), it.clone()))
+            .filter(|(_, it)| matches!(it, Open::Hook { call, .. } if late.contains(call)))
+            .map(|(id, _)| id.clone())
             .collect();
-        for (id, open) in &late {
+        for id in &asked {
             self.cancel_request(id);
-            if let (Open::Hook { call, .. }, Some(turn)) = (open, &mut self.turn) {
-                turn.calls[*call].state = CallState::Done(Outcome::error(HOOK_TIMEOUT));
+        }
+        for (index, call) in self
+            .turn
+            .iter_mut()
+            .flat_map(|it| it.calls.iter_mut().enumerate())
+        {
+            if late.contains(&index) {
+                call.state = CallState::Done(Outcome::error(HOOK_TIMEOUT));
             }
         }
         !late.is_empty()

@@ -396,3 +396,24 @@ fn the_end_of_the_input_refuses_open_hooks() {
         ["the input was closed before the result"]
     );
 }
+
+/// One late hook gives up the call; the answer of the other one then has no effect.
+#[test]
+fn a_late_hook_takes_the_calls_other_hooks_with_it() {
+    let mut host = Host::start(config());
+    host.hook = Box::new(|_| None);
+    host.send(&json!({"type": "control_request", "request_id": "h", "request": {"subtype": "initialize",
+        "hooks": {"PreToolUse": [{"hookCallbackIds": ["hook_0"], "timeout": 2}, {"hookCallbackIds": ["hook_1"]}]}}}));
+    host.prompt("script: call create_refund {}");
+    host.cli.handle_time(Duration::from_secs(2));
+    host.run();
+    let cancelled = host.of_type("control_cancel_request");
+    assert_eq!(cancelled.len(), 2);
+    for request in cancelled {
+        let id = request["request_id"].as_str().unwrap().to_owned();
+        host.respond(&id, &serde_json::from_str(ALLOW).unwrap());
+    }
+    host.assert_clean();
+    assert_eq!(host.calls(), Vec::<Value>::new());
+    assert_eq!(host.results().len(), 1);
+}

@@ -6,6 +6,7 @@ use super::{FakeCli, FakeCliConfig, Fault, MirrorLag};
 
 mod calls;
 mod faults;
+mod histories;
 mod host;
 mod resumed;
 mod shapes;
