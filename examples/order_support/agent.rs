@@ -42,31 +42,61 @@ pub enum Cli {
     Real,
 }
 
-pub fn registry(desk: &OrderDesk, cli: &Cli, directory: &Path) -> Result<FlowRegistry, DefinitionError> {
+pub fn registry(
+    desk: &OrderDesk,
+    cli: &Cli,
+    directory: &Path,
+) -> Result<FlowRegistry, DefinitionError> {
     let reader = desk.clone();
-    let look_up = CustomTool::new("look_up_order", "Look up an order", move |order: LookUp, _| {
-        let desk = reader.clone();
-        async move { desk.describe(&order.order_id).map(ToolOutput::text).map_err(ToolError::attempt) }
-    })
+    let look_up = CustomTool::new(
+        "look_up_order",
+        "Look up an order",
+        move |order: LookUp, _| {
+            let desk = reader.clone();
+            async move {
+                desk.describe(&order.order_id)
+                    .map(ToolOutput::text)
+                    .map_err(ToolError::attempt)
+            }
+        },
+    )
     .with_effect(ToolEffect::Read);
 
     // No policy and no annotation: a call waits for a person, and is started once.
     let writer = desk.clone();
-    let cancel = CustomTool::new("cancel_order", "Cancel an order and refund it", move |order: Cancel, _| {
-        let desk = writer.clone();
-        async move { desk.cancel(&order.order_id, &order.reason).map(ToolOutput::text).map_err(ToolError::attempt) }
-    });
+    let cancel = CustomTool::new(
+        "cancel_order",
+        "Cancel an order and refund it",
+        move |order: Cancel, _| {
+            let desk = writer.clone();
+            async move {
+                desk.cancel(&order.order_id, &order.reason)
+                    .map(ToolOutput::text)
+                    .map_err(ToolError::attempt)
+            }
+        },
+    );
 
     let (options, launcher): (_, Arc<dyn CliLauncher>) = match cli {
-        Cli::Scripted => (ClaudeAgentOptions::new(directory), Arc::new(FakeCliLauncher::new())),
-        Cli::Real => (real_options(directory), Arc::new(SubprocessLauncher::new(real_program()))),
+        Cli::Scripted => (
+            ClaudeAgentOptions::new(directory),
+            Arc::new(FakeCliLauncher::new()),
+        ),
+        Cli::Real => (
+            real_options(directory),
+            Arc::new(SubprocessLauncher::new(real_program())),
+        ),
     };
     let runner = ClaudeAgentRunner::builder(options.with_system_prompt(SYSTEM_PROMPT))
         .custom_tool(look_up)
         .custom_tool(cancel)
         .launcher(launcher)
         .build()?;
-    FlowRegistry::new().register(AgentSessionFlow::new(FLOW_TYPE, runner, SessionOptions::default())?)
+    FlowRegistry::new().register(AgentSessionFlow::new(
+        FLOW_TYPE,
+        runner,
+        SessionOptions::default(),
+    )?)
 }
 
 fn real_program() -> String {

@@ -13,7 +13,9 @@ pub struct OrderDesk {
 impl OrderDesk {
     /// Opens the desk whose book lies at this path.
     pub fn open(book: &Path) -> Self {
-        Self { book: book.to_owned() }
+        Self {
+            book: book.to_owned(),
+        }
     }
 
     /// Says what the desk knows about an order. Changes nothing.
@@ -24,18 +26,28 @@ impl OrderDesk {
             Err(error) => return Err(error),
         };
         let cancelled = format!("cancelled {order_id}: ");
-        Ok(match entries.lines().find_map(|line| line.strip_prefix(&cancelled)) {
-            Some(reason) => format!("order {order_id}: cancelled ({reason})"),
-            None => format!("order {order_id}: one espresso machine, paid, not yet shipped"),
-        })
+        Ok(
+            match entries
+                .lines()
+                .find_map(|line| line.strip_prefix(&cancelled))
+            {
+                Some(reason) => format!("order {order_id}: cancelled ({reason})"),
+                None => format!("order {order_id}: one espresso machine, paid, not yet shipped"),
+            },
+        )
     }
 
     /// Cancels an order: one line in the book, on the disk before this returns. Done twice, it is
     /// there twice.
     pub fn cancel(&self, order_id: &str, reason: &str) -> io::Result<String> {
-        let mut book: File = OpenOptions::new().create(true).append(true).open(&self.book)?;
+        let mut book: File = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&self.book)?;
         writeln!(book, "cancelled {order_id}: {}", reason.replace('\n', " "))?;
         book.sync_all()?;
-        Ok(format!("order {order_id} is cancelled, the refund is on its way"))
+        Ok(format!(
+            "order {order_id} is cancelled, the refund is on its way"
+        ))
     }
 }

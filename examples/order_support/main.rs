@@ -49,7 +49,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let directory = arguments.directory.canonicalize()?;
     let store = Arc::new(SqliteStateStore::open(directory.join("state.sqlite")).await?);
     let desk = OrderDesk::open(&directory.join("orders.log"));
-    let cli = if arguments.real { Cli::Real } else { Cli::Scripted };
+    let cli = if arguments.real {
+        Cli::Real
+    } else {
+        Cli::Scripted
+    };
 
     let engine = LocalEngine::start(agent::registry(&desk, &cli, &directory)?, store).await?;
     let client = engine.client();
@@ -64,7 +68,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     for message in client.snapshot(&session).await?.messages {
         match message.role {
-            MessageRole::Assistant if !message.text.is_empty() => println!("agent: {}", message.text),
+            MessageRole::Assistant if !message.text.is_empty() => {
+                println!("agent: {}", message.text)
+            }
             MessageRole::Note => println!("note: {}", message.text),
             _ => {}
         }
@@ -75,28 +81,46 @@ async fn main() -> Result<(), Box<dyn Error>> {
     std::process::exit(0);
 }
 
-async fn unfinished_session(client: &AgentSessionClient) -> Result<Option<SessionId>, Box<dyn Error>> {
-    let filter = SessionFilter { flow_type: Some(FlowType::new(FLOW_TYPE)?), ..SessionFilter::default() };
+async fn unfinished_session(
+    client: &AgentSessionClient,
+) -> Result<Option<SessionId>, Box<dyn Error>> {
+    let filter = SessionFilter {
+        flow_type: Some(FlowType::new(FLOW_TYPE)?),
+        ..SessionFilter::default()
+    };
     let page = client.list_sessions(&filter, 1_000).await?;
-    let open = page.rows.into_iter().find(|it| it.summary.status != SessionStatus::Idle);
+    let open = page
+        .rows
+        .into_iter()
+        .find(|it| it.summary.status != SessionStatus::Idle);
     Ok(open.map(|it| it.session))
 }
 
-async fn start_session(client: &AgentSessionClient, arguments: &Arguments) -> Result<SessionId, Box<dyn Error>> {
+async fn start_session(
+    client: &AgentSessionClient,
+    arguments: &Arguments,
+) -> Result<SessionId, Box<dyn Error>> {
     let session = SessionId::new(format!("order-support-{}", uuid::Uuid::new_v4()))?;
     let message = match &arguments.message {
         Some(message) => message,
         None if arguments.real => MESSAGE,
         None => SCRIPT,
     };
-    println!("customer: {}", if message == SCRIPT { MESSAGE } else { message });
-    let start = StartSession::new(session.clone(), FlowType::new(FLOW_TYPE)?).with_initial_message(message);
+    println!(
+        "customer: {}",
+        if message == SCRIPT { MESSAGE } else { message }
+    );
+    let start =
+        StartSession::new(session.clone(), FlowType::new(FLOW_TYPE)?).with_initial_message(message);
     client.start_session(start).await?;
     Ok(session)
 }
 
 /// Prints a line for each Step and answers interrupts until the turn is over.
-async fn follow_to_the_end(client: &AgentSessionClient, session: &SessionId) -> Result<(), Box<dyn Error>> {
+async fn follow_to_the_end(
+    client: &AgentSessionClient,
+    session: &SessionId,
+) -> Result<(), Box<dyn Error>> {
     let mut events = client.events(session, EventCursor(0)).await?;
     while let Some(observed) = events.next().await? {
         let Observed::Event(event) = observed else {
@@ -106,24 +130,39 @@ async fn follow_to_the_end(client: &AgentSessionClient, session: &SessionId) -> 
             EventKind::StepStarted { step_id, step, .. } => println!("  {step_id} {step}"),
             EventKind::ToolCallStarted { tool_name, .. } => println!("     {tool_name} starts"),
             EventKind::ToolCallFinished { status, .. } => println!("     … {status:?}"),
-            EventKind::AttemptSuperseded { step_id, .. } => println!("  {step_id} was lost with its worker"),
+            EventKind::AttemptSuperseded { step_id, .. } => {
+                println!("  {step_id} was lost with its worker")
+            }
             EventKind::InterruptRequested { .. } => answer_open_interrupts(client, session).await?,
             EventKind::TurnCompleted => return Ok(()),
-            EventKind::TurnFailed { class } => return Err(format!("the turn failed: {class}").into()),
+            EventKind::TurnFailed { class } => {
+                return Err(format!("the turn failed: {class}").into());
+            }
             _ => {}
         }
     }
     Ok(())
 }
 
-async fn answer_open_interrupts(client: &AgentSessionClient, session: &SessionId) -> Result<(), Box<dyn Error>> {
+async fn answer_open_interrupts(
+    client: &AgentSessionClient,
+    session: &SessionId,
+) -> Result<(), Box<dyn Error>> {
     for interrupt in client.snapshot(session).await?.pending_interrupts {
-        println!("     the agent wants to call {} with {}", interrupt.tool_name, interrupt.arguments);
+        println!(
+            "     the agent wants to call {} with {}",
+            interrupt.tool_name, interrupt.arguments
+        );
         let answer = match ask_person().await? {
             true => ResolveInterrupt::approve(interrupt.interrupt_id),
-            false => ResolveInterrupt::reject(interrupt.interrupt_id, Some("the operator said no".to_owned())),
+            false => ResolveInterrupt::reject(
+                interrupt.interrupt_id,
+                Some("the operator said no".to_owned()),
+            ),
         };
-        client.resolve_interrupt(session, answer.for_digest(interrupt.digest)).await?;
+        client
+            .resolve_interrupt(session, answer.for_digest(interrupt.digest))
+            .await?;
     }
     Ok(())
 }

@@ -51,7 +51,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let sqlite: Arc<dyn StateStore> = Arc::new(SqliteStateStore::open(&plan.store).await?);
     let point = plan.crash.as_ref().map(|(commit, side)| CrashPoint {
         commit: *commit,
-        side: if side == "before" { Side::Before } else { Side::After },
+        side: if side == "before" {
+            Side::Before
+        } else {
+            Side::After
+        },
     });
     let store = Arc::new(CrashingStore::new(sqlite, point));
     let mut crashed = store.crashed();
@@ -82,22 +86,34 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 fn writing_tool(name: &'static str, plan: &Plan) -> CustomTool {
     let (effects, hold) = (plan.effects.clone(), plan.hold);
-    CustomTool::new(name, "changes the world", move |order: Order, context: ToolContext| {
-        let effects = effects.clone();
-        async move {
-            if hold == Some(Hold::BeforeEffect) {
-                say("reached");
-                std::future::pending::<()>().await;
+    CustomTool::new(
+        name,
+        "changes the world",
+        move |order: Order, context: ToolContext| {
+            let effects = effects.clone();
+            async move {
+                if hold == Some(Hold::BeforeEffect) {
+                    say("reached");
+                    std::future::pending::<()>().await;
+                }
+                let key = context
+                    .deferred_execution
+                    .map(|it| it.idempotency_key.to_string());
+                record(
+                    &effects,
+                    &format!("{name} {} {}", order.order_id, key.unwrap_or_default()),
+                );
+                if hold == Some(Hold::AfterEffect) {
+                    say("reached");
+                    std::future::pending::<()>().await;
+                }
+                Ok(ToolOutput::text(format!(
+                    "{name} done for {}",
+                    order.order_id
+                )))
             }
-            let key = context.deferred_execution.map(|it| it.idempotency_key.to_string());
-            record(&effects, &format!("{name} {} {}", order.order_id, key.unwrap_or_default()));
-            if hold == Some(Hold::AfterEffect) {
-                say("reached");
-                std::future::pending::<()>().await;
-            }
-            Ok(ToolOutput::text(format!("{name} done for {}", order.order_id)))
-        }
-    })
+        },
+    )
 }
 
 fn reading_tool(name: &'static str, plan: &Plan) -> CustomTool {
@@ -106,7 +122,10 @@ fn reading_tool(name: &'static str, plan: &Plan) -> CustomTool {
         let effects = effects.clone();
         async move {
             record(&effects, &format!("{name} {}", order.order_id));
-            Ok(ToolOutput::text(format!("order {} is fine", order.order_id)))
+            Ok(ToolOutput::text(format!(
+                "order {} is fine",
+                order.order_id
+            )))
         }
     })
     .with_effect(ToolEffect::Read)
@@ -114,12 +133,18 @@ fn reading_tool(name: &'static str, plan: &Plan) -> CustomTool {
 
 /// Adds a line to the file outside; it is on the disk when this returns.
 fn record(effects: &Path, line: &str) {
-    let mut file = OpenOptions::new().create(true).append(true).open(effects).expect("the effects file opens");
+    let mut file = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(effects)
+        .expect("the effects file opens");
     writeln!(file, "{line}").expect("the effects file takes a line");
     file.sync_all().expect("the effects file is synced");
 }
 
 fn say(word: &str) {
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{word}").and_then(|()| out.flush()).expect("the test reads stdout");
+    writeln!(out, "{word}")
+        .and_then(|()| out.flush())
+        .expect("the test reads stdout");
 }
