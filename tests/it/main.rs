@@ -1,4 +1,7 @@
 //! The promises of the crate, one file each.
 
 mod process;
+mod real_cli;
+mod scenarios;
 mod stores;
+mod support;
