@@ -7,8 +7,11 @@ pub mod event;
 pub mod failure;
 pub mod ids;
 pub mod policy;
+pub mod protocol;
 pub mod record;
 pub mod runner;
+#[cfg_attr(not(feature = "unstable"), doc(hidden))]
+pub mod segment;
 pub mod store;
 pub mod tool;
 pub mod transport;
