@@ -101,6 +101,10 @@ struct Head {
 /// # Errors
 /// [`ProtocolError::Malformed`] when the type is known and the body does not fit.
 pub fn decode_line(line: &[u8]) -> Result<CliFrame, ProtocolError> {
+    // A list would pass for an object: serde reads the fields of a struct from either.
+    if !line.trim_ascii_start().starts_with(b"{") {
+        return Ok(CliFrame::NotJson);
+    }
     let Ok(head) = serde_json::from_slice::<Head>(line) else {
         return Ok(CliFrame::NotJson);
     };
@@ -108,10 +112,9 @@ pub fn decode_line(line: &[u8]) -> Result<CliFrame, ProtocolError> {
     match kind.as_str() {
         "stream_event" => message::decode_stream_event(line, &kind),
         "control_request" => control::decode_request(line),
-        "control_response" => Ok(CliFrame::ControlResponse(body::<control::ResponseLine>(
-            line, &kind,
-        )?
-        .into())),
+        "control_response" => Ok(CliFrame::ControlResponse(
+            body::<control::ResponseLine>(line, &kind)?.into(),
+        )),
         "control_cancel_request" => {
             let cancel: control::CancelLine = body(line, &kind)?;
             Ok(CliFrame::ControlCancel {

@@ -422,7 +422,10 @@ impl Segment {
             }
             Ok(call) => {
                 self.gate.refuse_if_new(&call.id);
-                refuse(format!("{} did not run: it was not permitted", call.tool_name))
+                refuse(format!(
+                    "{} did not run: it was not permitted",
+                    call.tool_name
+                ))
             }
         };
         if let Some(answer) = answer {
@@ -438,16 +441,14 @@ impl Segment {
         }
         let permit = match gate::tool_call_of(&message.message) {
             gate::McpMethod::Other => McpPermit::Protocol,
-            gate::McpMethod::Call { tool_call_id, name } => {
-                match (tool_call_id, name) {
-                    (Some(id), Some(name)) => self
-                        .native
-                        .serve(&id, &name)
-                        .or_else(|| self.gate.serve(&id, &name))
-                        .unwrap_or(McpPermit::Refuse),
-                    (None, _) | (_, None) => McpPermit::Refuse,
-                }
-            }
+            gate::McpMethod::Call { tool_call_id, name } => match (tool_call_id, name) {
+                (Some(id), Some(name)) => self
+                    .native
+                    .serve(&id, &name)
+                    .or_else(|| self.gate.serve(&id, &name))
+                    .unwrap_or(McpPermit::Refuse),
+                (None, _) | (_, None) => McpPermit::Refuse,
+            },
         };
         self.open_mcp.insert(request_id.clone());
         self.actions.push_back(Action::ServeMcp {
@@ -511,12 +512,11 @@ impl Segment {
         }
     }
 
-    fn on_tool_result(
-        &mut self,
-        result: &ToolResult,
-        is_main: bool,
-    ) -> Result<(), AttemptFailure> {
-        if let Some(status) = self.gate.finish_inline(&result.tool_call_id, result.is_error) {
+    fn on_tool_result(&mut self, result: &ToolResult, is_main: bool) -> Result<(), AttemptFailure> {
+        if let Some(status) = self
+            .gate
+            .finish_inline(&result.tool_call_id, result.is_error)
+        {
             self.actions.push_back(Action::InlineCallFinished {
                 tool_call_id: result.tool_call_id.clone(),
                 status,

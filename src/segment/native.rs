@@ -127,7 +127,9 @@ impl Native {
             .map_err(|_| runner("the recorded arguments of the resumed call are no JSON"))?;
         let cli_name = match (call.place, &call.fate) {
             (CallPlace::Step, ResumedFate::Permitted) => {
-                return Err(runner("a call of its own step was not run before its resume"));
+                return Err(runner(
+                    "a call of its own step was not run before its resume",
+                ));
             }
             (CallPlace::Step, ResumedFate::Final(_)) => {
                 format!("mcp__{server}__{}", call.tool_name)
@@ -250,7 +252,11 @@ impl Native {
 
     /// The start mark is committed. `running` is false when the segment is over.
     pub(super) fn granted(&mut self, id: &ToolCallId, running: bool) -> GrantMove {
-        let Some(resumed) = self.resumed.as_mut().filter(|it| it.call.tool_call_id == *id) else {
+        let Some(resumed) = self
+            .resumed
+            .as_mut()
+            .filter(|it| it.call.tool_call_id == *id)
+        else {
             return GrantMove::Nothing;
         };
         match std::mem::replace(&mut resumed.state, ResumedState::Told) {
@@ -356,7 +362,10 @@ impl Native {
     }
 
     /// Takes the result of the resumed call from the CLI's output.
-    pub(super) fn tool_result(&mut self, result: &ToolResult) -> Result<ResultMove, AttemptFailure> {
+    pub(super) fn tool_result(
+        &mut self,
+        result: &ToolResult,
+    ) -> Result<ResultMove, AttemptFailure> {
         let Some(resumed) = &mut self.resumed else {
             return Ok(ResultMove::Nothing);
         };
@@ -414,7 +423,11 @@ impl Native {
             (Deferral::None, false, None) => Ok(None),
             (Deferral::Deferred(call), true, Some(named)) => {
                 // A race of the CLI shows itself like this (spec/cli-protocol.md 6).
-                if result.terminal_reason.as_deref().is_some_and(|it| it != "tool_deferred") {
+                if result
+                    .terminal_reason
+                    .as_deref()
+                    .is_some_and(|it| it != "tool_deferred")
+                {
                     return Err(contract("the CLI went on after a deferral"));
                 }
                 if named.id != call.id.as_str() || named.name != call.cli_name {
@@ -429,7 +442,9 @@ impl Native {
                 }))
             }
             (Deferral::Deferred(_), _, _) => Err(contract("the CLI ignored a deferral")),
-            (Deferral::None, _, _) => Err(contract("the CLI deferred a call that the hook did not")),
+            (Deferral::None, _, _) => {
+                Err(contract("the CLI deferred a call that the hook did not"))
+            }
         }
     }
 }

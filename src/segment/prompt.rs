@@ -81,7 +81,10 @@ mod tests {
         let items = [
             FrameworkItem::user_prompt("first").unwrap(),
             transcript("c1", &[r#"{"type":"user","uuid":"u1"}"#]),
-            transcript("c1", &[r#"{"type":"last-prompt"}"#, r#"{"type":"assistant"}"#]),
+            transcript(
+                "c1",
+                &[r#"{"type":"last-prompt"}"#, r#"{"type":"assistant"}"#],
+            ),
             FrameworkItem::user_prompt("second").unwrap(),
             FrameworkItem::turn_failure_note("it failed").unwrap(),
             FrameworkItem::user_prompt("third").unwrap(),
@@ -92,7 +95,11 @@ mod tests {
             conversation.claude_session,
             Some(ClaudeSessionId::new("c1").unwrap())
         );
-        let entries: Vec<&str> = conversation.entries.iter().map(TranscriptEntry::as_str).collect();
+        let entries: Vec<&str> = conversation
+            .entries
+            .iter()
+            .map(TranscriptEntry::as_str)
+            .collect();
         assert_eq!(
             entries,
             [r#"{"type":"user","uuid":"u1"}"#, r#"{"type":"assistant"}"#]

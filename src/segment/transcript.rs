@@ -143,15 +143,18 @@ impl Transcript {
         if self.session.as_deref().is_some_and(|it| it != session) {
             return Err(contract("the CLI changed its Claude session"));
         }
-        let session =
-            ClaudeSessionId::new(session).map_err(|error| contract(error.to_string()))?;
+        let session = ClaudeSessionId::new(session).map_err(|error| contract(error.to_string()))?;
         let entries = self
             .files
             .iter_mut()
             .find(|(stem, _)| stem == session.as_str())
             .map(|(_, entries)| std::mem::take(entries))
             .unwrap_or_default();
-        let missing = self.expected.difference(&self.uuids.iter().cloned().collect()).count();
+        let missing = self
+            .expected
+            .iter()
+            .filter(|it| !self.uuids.contains(*it))
+            .count();
         if missing > 0 {
             return Err(contract(format!(
                 "the transcript mirror lacks {missing} entries of the segment"
