@@ -3,16 +3,26 @@
 #[cfg(not(unix))]
 compile_error!("abide runs on Unix only for now");
 
+pub mod client;
+pub mod clock;
+pub mod definition;
+pub mod engine;
 pub mod event;
 pub mod failure;
+pub mod flow;
 pub mod ids;
 pub mod policy;
+pub mod process;
 pub mod protocol;
 pub mod record;
 pub mod runner;
 #[cfg_attr(not(feature = "unstable"), doc(hidden))]
 pub mod segment;
+pub mod session;
+pub mod snapshot;
 pub mod store;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod tool;
 pub mod transport;
 pub mod turn;

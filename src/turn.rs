@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{SessionId, StepId, Tenant, ToolCallId, TurnId};
 use crate::policy::ToolPolicy;
-use crate::record::{FrameworkItem, MessageRole, ToolOutcome};
+use crate::record::{CallStatus, FrameworkItem, MessageRole, ToolOutcome};
 
 /// Which attempt of which Step runs, and for whom. Created by the engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -204,4 +204,78 @@ impl Usage {
             cost_nano_usd: self.cost_nano_usd.saturating_add(other.cost_nano_usd),
         }
     }
+}
+
+/// How one start of a gated call ended in its Step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "runners that hosts write build it; every end is one of these"
+)]
+pub enum ToolCallEnd {
+    /// It ran and gave this output.
+    Succeeded {
+        /// What the model reads.
+        output: String,
+    },
+    /// It failed for good.
+    Failed {
+        /// What the model reads.
+        error: String,
+    },
+    /// It certainly did not run: no such tool, or arguments that do not fit.
+    NotRun {
+        /// What the model reads.
+        error: String,
+    },
+    /// It may have taken effect. An idempotent call is started again while starts are left.
+    Unknown {
+        /// For the person who runs the worker; the model never sees it.
+        detail: String,
+    },
+}
+
+/// What a running segment tells its session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SegmentEvent {
+    /// A gated call is about to run inside the segment. It may do so only when the reply is
+    /// [`SegmentReply::Granted`]; its start mark is committed then (G1).
+    CallStarting {
+        /// Which call; it is one of the request's [`calls`](crate::runner::RunModelRequest::calls).
+        tool_call_id: ToolCallId,
+    },
+    /// A gated call that was granted has ended.
+    CallFinished {
+        /// Which call.
+        tool_call_id: ToolCallId,
+        /// How.
+        outcome: ToolOutcome,
+    },
+    /// An inline call began.
+    InlineCallStarted {
+        /// Which call.
+        tool_call_id: ToolCallId,
+        /// The policy name of its tool.
+        tool_name: String,
+    },
+    /// An inline call ended.
+    InlineCallFinished {
+        /// Which call.
+        tool_call_id: ToolCallId,
+        /// How.
+        status: CallStatus,
+    },
+}
+
+/// What the session answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SegmentReply {
+    /// It is committed.
+    Accepted,
+    /// The call's start mark is committed; it may run once, now.
+    Granted,
+    /// The call must not run: its record already ends in this, and the model gets it (G3).
+    Final(ToolOutcome),
 }

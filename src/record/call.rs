@@ -14,6 +14,9 @@ use crate::turn::CallPlace;
 /// What the model reads when a call's outcome is unknown (G1).
 pub const OUTCOME_UNKNOWN_TEXT: &str = "The outcome of this call is unknown: it was started, and the process that ran it ended before a result was recorded. It may or may not have taken effect, and it will not be run again automatically. Check before you call it again.";
 
+/// How much of a call's arguments its record shows (spec/core.md 20), in characters.
+pub const ARGUMENTS_PREVIEW_CHARS: usize = 500;
+
 /// How the error of a call begins that certainly did not run (N12).
 pub const NOT_RUN_PREFIX: &str = "the tool did not run, so it is safe to call again";
 
@@ -126,8 +129,8 @@ pub enum ToolOutcome {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum SkipReason {
-    /// The turn was cancelled before it started.
-    TurnCancelled,
+    /// The turn ended before it started.
+    TurnEnded,
     /// An earlier write of the same reply failed or is unknown.
     EarlierWrite,
 }
@@ -156,9 +159,9 @@ impl ToolOutcome {
             } => format!("The user rejected this call: {message}"),
             Self::Rejected { message: None } => "The user rejected this call.".to_owned(),
             Self::Skipped {
-                reason: SkipReason::TurnCancelled,
+                reason: SkipReason::TurnEnded,
             } => {
-                format!("{NOT_RUN_PREFIX}: the turn was cancelled")
+                format!("{NOT_RUN_PREFIX}: the turn ended")
             }
             Self::Skipped {
                 reason: SkipReason::EarlierWrite,
@@ -247,8 +250,10 @@ pub struct CallRecord {
     pub place: CallPlace,
     /// The digest of its final input.
     pub digest: ArgumentsDigest,
-    /// The length of its arguments, in bytes.
+    /// The length of its arguments, in bytes; they are a row of their own.
     pub arguments_bytes: u64,
+    /// The beginning of its arguments, at most [`ARGUMENTS_PREVIEW_CHARS`] characters, for lists and notes.
+    pub arguments_preview: String,
     /// The Step that runs it, once there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_id: Option<StepId>,
@@ -267,9 +272,6 @@ pub struct CallRecord {
     /// When it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Timestamp>,
-    /// A success that was reported after the outcome had been recorded as unknown; the status stays.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub late_outcome_at: Option<Timestamp>,
     /// Fields of a newer version, kept as they are (G12).
     #[serde(flatten)]
     pub extra: Map<String, Value>,
@@ -293,6 +295,11 @@ impl CallRecord {
             place: call.place,
             digest: ArgumentsDigest::of(session, &call.tool_name, &call.arguments),
             arguments_bytes: call.arguments.len() as u64,
+            arguments_preview: call
+                .arguments
+                .chars()
+                .take(ARGUMENTS_PREVIEW_CHARS)
+                .collect(),
             step_id: None,
             status: CallStatus::Requested,
             starts: 0,
@@ -300,7 +307,6 @@ impl CallRecord {
             decider: None,
             started_at: None,
             finished_at: None,
-            late_outcome_at: None,
             extra: Map::new(),
         }
     }

@@ -10,8 +10,8 @@ mod item;
 mod message;
 
 pub use call::{
-    ArgumentsDigest, CallRecord, CallStatus, Decider, Decision, NOT_RUN_PREFIX,
-    OUTCOME_UNKNOWN_TEXT, SkipReason, ToolOutcome,
+    ARGUMENTS_PREVIEW_CHARS, ArgumentsDigest, CallRecord, CallStatus, Decider, Decision,
+    NOT_RUN_PREFIX, OUTCOME_UNKNOWN_TEXT, SkipReason, ToolOutcome,
 };
 pub use entry::{EntryHead, TranscriptEntry};
 pub use item::{FrameworkItem, ItemContent, ItemKind};

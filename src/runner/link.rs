@@ -3,53 +3,8 @@
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::event::LiveTextKind;
-use crate::ids::{Revision, ToolCallId};
-use crate::record::{CallStatus, ToolOutcome};
-
-/// What a running segment tells its session.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum SegmentEvent {
-    /// A gated call is about to run inside the segment. It may do so only when the reply is
-    /// [`SegmentReply::Granted`]; its start mark is committed then (G1).
-    CallStarting {
-        /// Which call; it is one of the request's [`calls`](super::RunModelRequest::calls).
-        tool_call_id: ToolCallId,
-    },
-    /// A gated call that was granted has ended.
-    CallFinished {
-        /// Which call.
-        tool_call_id: ToolCallId,
-        /// How.
-        outcome: ToolOutcome,
-    },
-    /// An inline call began.
-    InlineCallStarted {
-        /// Which call.
-        tool_call_id: ToolCallId,
-        /// The policy name of its tool.
-        tool_name: String,
-    },
-    /// An inline call ended.
-    InlineCallFinished {
-        /// Which call.
-        tool_call_id: ToolCallId,
-        /// How.
-        status: CallStatus,
-    },
-}
-
-/// What the session answers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum SegmentReply {
-    /// It is committed.
-    Accepted,
-    /// The call's start mark is committed; it may run once, now.
-    Granted,
-    /// The call must not run: its record already ends in this, and the model gets it (G3).
-    Final(ToolOutcome),
-}
+use crate::ids::Revision;
+use crate::turn::{SegmentEvent, SegmentReply};
 
 /// The segment's report was not taken; it must end at once and report nothing more.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -11,8 +11,9 @@ use crate::failure::AttemptFailure;
 use crate::ids::{IdempotencyKey, LeaseEpoch, SessionId, ToolCallId, TurnId};
 use crate::turn::{ResumedCall, RunModelContext, RunModelOutcome};
 
+pub use crate::turn::{SegmentEvent, SegmentReply, ToolCallEnd};
 pub use history::History;
-pub use link::{LinkError, SegmentEvent, SegmentLink, SegmentReply, SegmentUpdate};
+pub use link::{LinkError, SegmentLink, SegmentUpdate};
 
 /// What one segment starts from.
 #[derive(Debug)]
@@ -59,35 +60,6 @@ pub struct ToolCallRequest {
     pub idempotency_key: IdempotencyKey,
     /// The owner's epoch (G8).
     pub fence: LeaseEpoch,
-}
-
-/// How one start of a gated call ended in its Step.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_enums,
-    reason = "runners that hosts write build it; every end is one of these"
-)]
-pub enum ToolCallEnd {
-    /// It ran and gave this output.
-    Succeeded {
-        /// What the model reads.
-        output: String,
-    },
-    /// It failed for good.
-    Failed {
-        /// What the model reads.
-        error: String,
-    },
-    /// It certainly did not run: no such tool, or arguments that do not fit.
-    NotRun {
-        /// What the model reads.
-        error: String,
-    },
-    /// It may have taken effect. An idempotent call is started again while starts are left.
-    Unknown {
-        /// For the person who runs the worker; the model never sees it.
-        detail: String,
-    },
 }
 
 /// Runs segments and gated calls for a Flow.

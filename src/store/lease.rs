@@ -36,6 +36,8 @@ pub struct WorkerRecord {
     pub start_time: u64,
     /// Which boot of which machine (`/proc/sys/kernel/random/boot_id`).
     pub boot_id: String,
+    /// Which pid namespace the process id belongs to: two containers may use the same number.
+    pub pid_namespace: u64,
 }
 
 /// A lease that is held.

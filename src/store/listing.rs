@@ -98,7 +98,7 @@ pub struct SessionFilter {
 pub struct SummaryRow {
     /// Which session.
     pub session: SessionId,
-    /// How many commits there were.
+    /// Counts the commits under this id, those of deleted sessions included.
     pub revision: Revision,
     /// What it is listed by.
     pub summary: SessionSummary,

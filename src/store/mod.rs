@@ -3,12 +3,13 @@
 //! A store stores, it does not decide. One [`StateStore::commit`] carries everything one reduction
 //! changed, and holds entirely or not at all. Implementations: [`MemoryStateStore`], strict, for
 //! tests and for sessions that need not survive; [`SqliteStateStore`] (feature `sqlite`). A host
-//! may write its own and run [`crate::testing`]'s conformance kit on it.
+//! may write its own and run `testing::conformance::state_store` on it.
 
 mod error;
 mod lease;
 mod listing;
 mod memory;
+mod rules;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
@@ -30,7 +31,7 @@ pub use sqlite::SqliteStateStore;
     reason = "stores that hosts write build it"
 )]
 pub struct StoredSession {
-    /// How many commits there were.
+    /// Counts the commits under this id, those of deleted sessions included.
     pub revision: Revision,
     /// The reducer's state, as [`Commit::state`] gave it.
     pub state: Vec<u8>,
@@ -246,11 +247,14 @@ pub trait StateStore: Send + Sync + std::fmt::Debug {
     /// Commits one reduction. After it returned `Ok`, all of it survives the death of this process
     /// (and, for a durable store, of the machine), and every later read sees it. `expected` is the
     /// revision the reduction was made on, zero to create the session. With a `fence` it holds only
-    /// while that epoch owns the session's lease. Returns the new revision, `expected` plus one.
+    /// while that epoch owns the session's lease. Returns the new revision: `expected` plus one, and
+    /// for a session whose id was deleted before, one more than the deleted session had, so that
+    /// nobody commits to the new one what was reduced from the old one.
     ///
     /// # Errors
-    /// `Conflict` when the revision is another one (for zero: the session exists), `Fenced` when the
-    /// lease has another epoch or is gone, `Corrupt` when a chunk id or cursor does not fit;
+    /// `Fenced` when the lease has another epoch or is gone, whatever the revision; else `Conflict`
+    /// when the revision is another one (for zero: the session exists; otherwise an `actual` of zero
+    /// says that it does not), `Corrupt` when a chunk id, parent, head or cursor does not fit;
     /// `Ambiguous` when it may or may not hold: read back before anything else. After any other
     /// error nothing of it holds, now or later (P16).
     async fn commit(
@@ -261,7 +265,8 @@ pub trait StateStore: Send + Sync + std::fmt::Debug {
         commit: Commit,
     ) -> Result<Revision, StoreError>;
 
-    /// Returns the values of these rows, in the order of the keys; `None` for one that is not there.
+    /// Returns the values of these rows, in the order of the keys; `None` for one that is not there,
+    /// as for all of a session that does not exist.
     ///
     /// # Errors
     /// As [`StateStore::load`].
@@ -274,7 +279,8 @@ pub trait StateStore: Send + Sync + std::fmt::Debug {
     /// Returns the headers of the chain that ends in `head`, oldest first.
     ///
     /// # Errors
-    /// `Corrupt` when the chain is broken or `head` does not exist.
+    /// `Corrupt` when the chain is broken or `head` does not exist, `NoSession` for an unknown
+    /// session; otherwise as [`StateStore::load`].
     async fn chunk_chain(
         &self,
         session: &SessionId,
@@ -284,10 +290,12 @@ pub trait StateStore: Send + Sync + std::fmt::Debug {
     /// Returns one chunk.
     ///
     /// # Errors
-    /// `Corrupt` when it does not exist, `TooNew` when its codec is of a newer version.
+    /// `Corrupt` when it does not exist, `NoSession` for an unknown session, `TooNew` when its codec
+    /// is of a newer version; otherwise as [`StateStore::load`].
     async fn read_chunk(&self, session: &SessionId, chunk: ChunkId) -> Result<Chunk, StoreError>;
 
-    /// Returns at most `limit` events after the cursor, oldest first.
+    /// Returns at most `limit` events after the cursor, oldest first; none for a session that does
+    /// not exist.
     ///
     /// # Errors
     /// As [`StateStore::load`].
@@ -305,30 +313,33 @@ pub trait StateStore: Send + Sync + std::fmt::Debug {
     /// As [`StateStore::load`].
     async fn list(&self, filter: &SessionFilter, limit: usize) -> Result<SessionPage, StoreError>;
 
-    /// Adds this process as a worker, with a heartbeat counter of zero.
+    /// Adds this process as a worker, with a heartbeat counter of zero. Registered again under the
+    /// same name, it keeps its leases and counts from zero.
     ///
     /// # Errors
-    /// As [`StateStore::load`].
+    /// As [`StateStore::load`], and `Ambiguous`: register again.
     async fn register_worker(&self, worker: &WorkerRecord) -> Result<(), StoreError>;
 
     /// Raises the worker's heartbeat counter and returns it.
     ///
     /// # Errors
-    /// `Fenced` when the worker is not registered (any more).
+    /// `Fenced` when the worker is not registered (any more); `Ambiguous`: beat again.
     async fn heartbeat(&self, worker: &WorkerId) -> Result<u64, StoreError>;
 
-    /// Removes the worker and releases all its leases.
+    /// Removes the worker, if it is there, and releases all its leases.
     ///
     /// # Errors
-    /// As [`StateStore::load`].
+    /// As [`StateStore::load`], and `Ambiguous`: remove it again.
     async fn remove_worker(&self, worker: &WorkerId) -> Result<(), StoreError>;
 
     /// Takes the session's lease for the worker: when it is free, or when it is held under exactly
     /// the epoch `take_over`, which the caller has seen to be dead. The new epoch is larger than
-    /// every earlier one of the session. Asked by its present holder, it answers the same grant.
+    /// every earlier one of the session. Asked by its present holder, without a `take_over`
+    /// of its own epoch, it answers the same grant, so a call that was dropped or ended `Ambiguous`
+    /// is simply made again; with it, the holder itself gets a new epoch.
     ///
     /// # Errors
-    /// `Fenced` when the worker is not registered; `NoSession` for an unknown session.
+    /// `Fenced` when the worker is not registered; else `NoSession` for an unknown session.
     async fn acquire_lease(
         &self,
         session: &SessionId,
@@ -339,18 +350,19 @@ pub trait StateStore: Send + Sync + std::fmt::Debug {
     /// Releases the lease if it still has this epoch; otherwise does nothing. Epochs go on counting.
     ///
     /// # Errors
-    /// As [`StateStore::load`].
+    /// As [`StateStore::load`], and `Ambiguous`: release it again.
     async fn release_lease(&self, session: &SessionId, epoch: LeaseEpoch)
     -> Result<(), StoreError>;
 
-    /// Returns a stream of wake-ups from now on: one per commit or deletion, also of other
-    /// processes over the same store. It is a hint: who gets it looks at the store.
+    /// Returns a stream of wake-ups from now on: at least one after each commit or deletion, also
+    /// of other processes over the same store; several quick ones to a session may be told as one.
+    /// It is a hint: who gets it looks at the store. It may start with [`Change::Missed`].
     fn changes(&self) -> ChangeStream;
 
     /// Removes the session and everything stored under it; true when there was one. Its id may be
-    /// used again afterwards, with an epoch larger than before.
+    /// used again afterwards, with a revision and an epoch larger than before.
     ///
     /// # Errors
-    /// As [`StateStore::load`].
+    /// As [`StateStore::load`], and `Ambiguous`: delete it again.
     async fn delete(&self, session: &SessionId) -> Result<bool, StoreError>;
 }

@@ -1,7 +1,7 @@
 //! The port to the CLI: how one process is started, spoken to and ended.
 //!
 //! Implementations: [`SubprocessLauncher`] (feature `subprocess`) and the in-process fake of
-//! [`crate::testing`]. The port moves lines; what they mean is layer 2's and layer 3's business.
+//! the module `testing`. The port moves lines; what they mean is layer 2's and layer 3's business.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,10 +12,34 @@ use async_trait::async_trait;
 use crate::ids::ClaudeSessionId;
 use crate::record::TranscriptEntry;
 
+#[cfg(all(feature = "subprocess", not(target_os = "linux")))]
+compile_error!("the feature `subprocess` needs Linux: parent-death signals and /proc");
+
+#[cfg(feature = "subprocess")]
+mod config_dir;
+#[cfg(feature = "subprocess")]
+mod framing;
+#[cfg(feature = "subprocess")]
+mod pipes;
+#[cfg(feature = "subprocess")]
+mod program;
+#[cfg(feature = "subprocess")]
+mod project_key;
+#[cfg(feature = "subprocess")]
+mod reaper;
+#[cfg(feature = "subprocess")]
+mod spawner;
 #[cfg(feature = "subprocess")]
 mod subprocess;
 #[cfg(feature = "subprocess")]
-pub use subprocess::SubprocessLauncher;
+mod sweep;
+#[cfg(all(test, feature = "subprocess"))]
+mod tests;
+
+#[cfg(feature = "subprocess")]
+pub use subprocess::{LINE_BYTES_MAX, STOP_GRACE, SubprocessLauncher};
+#[cfg(feature = "subprocess")]
+pub use sweep::sweep_leftovers;
 
 /// What one CLI process is started with, as data.
 ///
@@ -75,16 +99,29 @@ impl ResumedTranscript {
 /// Starts CLI processes.
 #[async_trait]
 pub trait CliLauncher: Send + Sync + std::fmt::Debug {
-    /// Starts one process. When it returns `Ok`, the process runs and is ended, with what it
-    /// started, at the latest when the returned value is dropped or this process dies (G14).
+    /// Starts one process. When it returns `Ok`, the process runs and is ended, with its process
+    /// group, at the latest when the returned value is dropped or this process dies (G14).
     ///
     /// # Errors
     /// [`CliError::NotFound`], [`CliError::NotExecutable`], [`CliError::WorkingDirectory`],
-    /// [`CliError::Io`]; nothing runs then.
+    /// [`CliError::InvalidLaunch`], [`CliError::Io`]; nothing runs then.
     ///
     /// # Cancel safety
     /// A dropped call leaves no process behind.
     async fn launch(&self, spec: LaunchSpec) -> Result<Box<dyn CliProcess>, CliError>;
+
+    /// Ends and removes what earlier processes of this host, killed before they could, left
+    /// behind (G14). Engines call it once at their start; launches need not wait for it.
+    /// Launchers that leave nothing behind keep the default, which does nothing.
+    ///
+    /// # Errors
+    /// [`CliError::Io`] when it cannot be seen what was left behind.
+    ///
+    /// # Cancel safety
+    /// A dropped call may still finish its work; it may be repeated.
+    async fn sweep_leftovers(&self) -> Result<SweepReport, CliError> {
+        Ok(SweepReport::default())
+    }
 }
 
 /// One running CLI process. Created by [`CliLauncher::launch`].
@@ -96,17 +133,21 @@ pub trait CliProcess: Send + std::fmt::Debug {
     /// Returns the process id, where there is one.
     fn process_id(&self) -> Option<u32>;
 
-    /// Queues one line for the CLI's input, without its newline. Never waits for the CLI to read.
+    /// Queues one line for the CLI's input, without its newline. Never waits for the CLI to read;
+    /// that it returns `Ok` does not say that the CLI will.
     ///
     /// # Errors
-    /// [`CliError::InputClosed`] after [`CliProcess::close_input`] or when the CLI closed its end,
+    /// [`CliError::LineBreak`] when the text is more than one line, [`CliError::InputClosed`]
+    /// after [`CliProcess::close_input`] or when the CLI closed its end,
     /// [`CliError::InputQueueFull`] when the CLI stopped reading.
     fn send(&mut self, line: String) -> Result<(), CliError>;
 
-    /// Returns the next line of the CLI's output without its newline, or `None` at its end.
+    /// Returns the next line of the CLI's output without its newline, or `None` at its end. A last
+    /// line without a newline is a line too: the caller finds that it is cut. The output ends at
+    /// the latest with the process, even if a descendant still holds the pipe.
     ///
     /// # Errors
-    /// [`CliError::LineTooLong`], [`CliError::Io`]; no further line comes after an error.
+    /// [`CliError::LineTooLong`], [`CliError::Io`]; after an error the output is at its end.
     ///
     /// # Cancel safety
     /// A dropped call loses nothing: the next one returns the same line.
@@ -115,14 +156,18 @@ pub trait CliProcess: Send + std::fmt::Debug {
     /// Closes the CLI's input once all queued lines are written. The CLI then ends after its turn.
     fn close_input(&mut self);
 
-    /// Waits until the process has ended by itself, up to `grace`; then ends it. Output that was
-    /// not received is dropped. Calling it again returns the same.
+    /// Waits until the process has ended by itself, up to `grace`; then ends it: SIGTERM, and
+    /// SIGKILL after the launcher's grace time. Zero ends it at once. The input stays as it is, so
+    /// that the CLI does not go on with its turn because of this. Output that was not received is
+    /// dropped. When it has returned, the process is gone, [`CliProcess::stderr_tail`] is complete,
+    /// and its directory is removed. Calling it again returns the same.
     ///
     /// # Cancel safety
     /// A dropped call may be repeated.
     async fn shutdown(&mut self, grace: Duration) -> CliExit;
 
-    /// Returns the last bytes that the CLI wrote to stderr, as text, bounded.
+    /// Returns the last bytes that the CLI wrote to stderr, as text, at most 64 KiB; complete after
+    /// [`CliProcess::shutdown`]. It may hold customers' words.
     fn stderr_tail(&self) -> String;
 }
 
@@ -136,6 +181,18 @@ pub enum CliExit {
     Signalled(i32),
     /// It could not be seen to end; it was sent SIGKILL.
     Unknown,
+}
+
+/// What a sweep found and did. Created by [`CliLauncher::sweep_leftovers`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SweepReport {
+    /// Directories of dead workers that were removed.
+    pub directories_removed: u64,
+    /// CLI processes that had outlived their worker and were ended.
+    pub processes_ended: u64,
+    /// Directories that could not be dealt with; the next sweep tries again.
+    pub failures: u64,
 }
 
 /// What can go wrong with a CLI process. What the CLI itself reports is data, not this.
@@ -164,6 +221,15 @@ pub enum CliError {
         /// What the operating system said.
         source: std::io::Error,
     },
+    /// The specification holds something that no process can be started with.
+    #[error("the CLI cannot be started: {reason}")]
+    InvalidLaunch {
+        /// Why, in a few words, without the values.
+        reason: &'static str,
+    },
+    /// A text for the CLI's input is more than one line.
+    #[error("a line for the CLI holds a line break")]
+    LineBreak,
     /// One line of output is longer than the limit.
     #[error("the CLI wrote a line of more than {limit} bytes")]
     LineTooLong {
@@ -197,6 +263,8 @@ impl CliError {
             Self::NotFound { .. }
             | Self::NotExecutable { .. }
             | Self::WorkingDirectory { .. }
+            | Self::InvalidLaunch { .. }
+            | Self::LineBreak
             | Self::LineTooLong { .. } => false,
             Self::InputClosed | Self::InputQueueFull { .. } | Self::Io { .. } => true,
         }

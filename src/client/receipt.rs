@@ -1,0 +1,83 @@
+//! The stored answer to a client's request, so that a repeat of it counts once (P03, P04).
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{MessageId, SessionId};
+use crate::record::{ArgumentsDigest, FORMAT};
+use crate::session::{Bug, Input, Reply};
+
+/// What was answered to a request with an id. Committed together with its effect.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Receipt {
+    format: u32,
+    digest: String,
+    answer: Answer,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Answer {
+    MessageAccepted { message_id: MessageId, queued: bool },
+    InterruptResolved,
+}
+
+/// Returns the digest of what a client asked for.
+pub(super) fn digest(session: &SessionId, input: &Input) -> String {
+    let (name, content) = match input {
+        Input::SendUserMessage { text } => ("send_user_message", text.clone()),
+        Input::ResolveInterrupt(it) => (
+            "resolve_interrupt",
+            serde_json::json!([it.interrupt_id, it.decision, it.decided_by, it.digest]).to_string(),
+        ),
+        Input::StartTurn { .. }
+        | Input::BeginAttempt { .. }
+        | Input::Segment { .. }
+        | Input::SegmentEnded { .. }
+        | Input::ToolEnded { .. }
+        | Input::ReleaseAttempt { .. } => ("a worker's input has no receipt", String::new()),
+    };
+    ArgumentsDigest::of(session, name, &content)
+        .as_str()
+        .to_owned()
+}
+
+impl Receipt {
+    /// Writes the receipt of an answer.
+    pub(super) fn encode(digest: String, reply: &Reply) -> Result<Vec<u8>, Bug> {
+        let answer = match reply {
+            Reply::MessageAccepted { message_id, queued } => Answer::MessageAccepted {
+                message_id: *message_id,
+                queued: *queued,
+            },
+            Reply::InterruptResolved { .. } => Answer::InterruptResolved,
+            Reply::Granted(_)
+            | Reply::NotYet(_)
+            | Reply::Superseded
+            | Reply::CallGranted
+            | Reply::CallIsFinal(_)
+            | Reply::Done => {
+                return Err(Bug {
+                    invariant: "only client requests have receipts",
+                });
+            }
+        };
+        let receipt = Self {
+            format: FORMAT,
+            digest,
+            answer,
+        };
+        serde_json::to_vec(&receipt).map_err(|_| Bug {
+            invariant: "a receipt is JSON",
+        })
+    }
+
+    /// Returns the first answer when the request is the same, `None` when it is another one.
+    pub(super) fn answer_for(self, digest: &str) -> Option<Reply> {
+        (self.digest == digest).then_some(match self.answer {
+            Answer::MessageAccepted { message_id, queued } => {
+                Reply::MessageAccepted { message_id, queued }
+            }
+            Answer::InterruptResolved => Reply::InterruptResolved { duplicate: true },
+        })
+    }
+}

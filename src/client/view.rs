@@ -1,0 +1,169 @@
+//! Reads a session into its snapshot.
+
+use std::sync::Arc;
+
+use super::ClientError;
+use crate::event::StepKind;
+use crate::ids::{EventCursor, Revision, SessionId};
+use crate::record::MessageRole;
+use crate::runner::History;
+use crate::session::{ActiveTurn, CallStep, Phase, SessionState};
+use crate::snapshot::{
+    ActiveTurnView, AgentSnapshot, FailureView, MessageView, PendingInterrupt, QueuedMessageView,
+    ToolCallView,
+};
+use crate::store::{RowKey, RowKind, StateStore, StoreError};
+
+pub(super) async fn load(
+    store: &Arc<dyn StateStore>,
+    session: &SessionId,
+) -> Result<(Revision, SessionState), ClientError> {
+    let stored = store.load(session).await?;
+    let stored = stored.ok_or_else(|| ClientError::NoSession {
+        session: session.clone(),
+    })?;
+    let state = SessionState::read(&stored.state).map_err(StoreError::from)?;
+    Ok((stored.revision, state))
+}
+
+pub(super) async fn snapshot(
+    store: &Arc<dyn StateStore>,
+    session: &SessionId,
+) -> Result<AgentSnapshot, ClientError> {
+    let (revision, state) = load(store, session).await?;
+    let history = History::open(Arc::clone(store), session.clone(), state.head).await?;
+    let messages = history.read_all().await?;
+    let messages = messages
+        .into_iter()
+        .filter(|it| it.role != MessageRole::Hidden)
+        .map(|it| MessageView {
+            sequence: it.sequence,
+            turn_id: it.turn_id,
+            role: it.role,
+            text: it.text,
+            tool_call_id: it.tool_call_id,
+            created_at: it.created_at,
+        });
+    let calls = state.turn.as_ref().map_or(&[][..], |it| &it.calls);
+    Ok(AgentSnapshot {
+        session_id: state.session_id.clone(),
+        flow_type: state.flow_type.clone(),
+        tenant: state.tenant.clone(),
+        status: state.status(),
+        created_at: state.created_at,
+        revision,
+        active_turn: state.turn.as_ref().map(active_turn),
+        messages: messages.collect(),
+        pending_interrupts: pending_interrupts(store, &state).await?,
+        tool_calls: calls
+            .iter()
+            .map(|it| ToolCallView {
+                tool_call_id: it.record.tool_call_id.clone(),
+                tool_name: it.record.tool_name.clone(),
+                effect: it.record.policy.effect,
+                status: it.record.status,
+                starts: it.record.starts,
+            })
+            .collect(),
+        queued_messages: queued_messages(store, &state).await?,
+        usage: state.usage,
+        last_failure: state.last_failure.as_ref().map(|it| FailureView {
+            turn_id: it.turn_id,
+            class: it.failure.class,
+            at: it.at,
+        }),
+        event_cursor: EventCursor(state.counters.cursor),
+    })
+}
+
+fn active_turn(turn: &ActiveTurn) -> ActiveTurnView {
+    let step = match &turn.phase {
+        Phase::RunModel(execution) => Some((execution.step_id, StepKind::RunModel)),
+        Phase::Calls => turn.calls.iter().find_map(|it| match &it.step {
+            CallStep::AwaitToolApproval(step_id) => Some((*step_id, StepKind::AwaitToolApproval)),
+            CallStep::Execute(execution) if it.record.policy.effect.is_single_attempt() => {
+                Some((execution.step_id, StepKind::CallSingleAttemptTool))
+            }
+            CallStep::Execute(execution) => Some((execution.step_id, StepKind::CallTool)),
+            CallStep::PermittedInSegment | CallStep::StartedInSegment { .. } | CallStep::Final => {
+                None
+            }
+        }),
+    };
+    ActiveTurnView {
+        turn_id: turn.turn_id,
+        started_at: turn.started_at,
+        step,
+        segments: turn.segments,
+    }
+}
+
+async fn pending_interrupts(
+    store: &Arc<dyn StateStore>,
+    state: &SessionState,
+) -> Result<Vec<PendingInterrupt>, ClientError> {
+    let calls = state.turn.as_ref().map_or(&[][..], |it| &it.calls);
+    let waiting: Vec<_> = calls
+        .iter()
+        .filter(|it| matches!(it.step, CallStep::AwaitToolApproval(_)))
+        .collect();
+    let keys: Vec<_> = waiting
+        .iter()
+        .map(|it| row(RowKind::Arguments, it.interrupt_id().as_str()))
+        .collect();
+    let arguments = texts(store, state, &keys).await?;
+    Ok(waiting
+        .into_iter()
+        .zip(arguments)
+        .map(|(call, arguments)| PendingInterrupt {
+            interrupt_id: call.interrupt_id(),
+            turn_id: call.record.turn_id,
+            tool_call_id: call.record.tool_call_id.clone(),
+            tool_name: call.record.tool_name.clone(),
+            arguments,
+            digest: call.record.digest.clone(),
+            effect: call.record.policy.effect,
+            requested_at: call.record.requested_at,
+        })
+        .collect())
+}
+
+async fn queued_messages(
+    store: &Arc<dyn StateStore>,
+    state: &SessionState,
+) -> Result<Vec<QueuedMessageView>, ClientError> {
+    let keys: Vec<_> = state
+        .queue
+        .iter()
+        .map(|it| row(RowKind::Message, &it.message_id.to_string()))
+        .collect();
+    let texts = texts(store, state, &keys).await?;
+    let queued = state.queue.iter().zip(texts);
+    Ok(queued
+        .map(|(it, text)| QueuedMessageView {
+            message_id: it.message_id,
+            text,
+            sent_at: it.sent_at,
+        })
+        .collect())
+}
+
+async fn texts(
+    store: &Arc<dyn StateStore>,
+    state: &SessionState,
+    keys: &[RowKey],
+) -> Result<Vec<String>, ClientError> {
+    let rows = store.read_rows(&state.session_id, keys).await?;
+    // A row that is gone was consumed between the two reads: the next snapshot no longer names it.
+    Ok(rows
+        .into_iter()
+        .map(|it| String::from_utf8_lossy(&it.unwrap_or_default()).into_owned())
+        .collect())
+}
+
+fn row(kind: RowKind, key: &str) -> RowKey {
+    RowKey {
+        kind,
+        key: key.to_owned(),
+    }
+}

@@ -1,0 +1,372 @@
+//! The driver of one active session: the only one in this process who commits its Steps' reports.
+//!
+//! It holds the session's lease under one epoch and ends as soon as nothing is due, so that a
+//! parked session costs nothing (G9).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::task::{Id, JoinError, JoinSet};
+
+use super::local::Shared;
+use super::steps::{self, StepContext};
+use crate::ids::{LeaseEpoch, Revision, SessionId, StepId, Timestamp};
+use crate::runner::LinkError;
+use crate::session::{self, DueStep, Input, Reply, SessionState};
+use crate::store::{RowKey, RowKind, StoreError};
+
+/// A session whose next Step is due later than this is left to the supervisor's scan.
+const NEAR: Duration = Duration::from_secs(10);
+
+/// How long to wait before a commit that the store had no room or time for is tried again: the
+/// first wait and the longest.
+const BUSY_WAIT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
+
+/// How a driver ended.
+#[derive(Debug)]
+pub(super) enum DriverEnd {
+    /// Nothing is due; the lease is released.
+    NothingDue,
+    /// The engine is going down; the lease is released.
+    Stopped,
+    /// Somebody else owns the session now.
+    Fenced,
+    /// The driver could not go on; attempts it granted are lost.
+    Failed {
+        /// The epoch under which it worked.
+        epoch: LeaseEpoch,
+    },
+}
+
+/// What a running Step asks the driver to reduce and commit.
+pub(super) struct StepMessage {
+    pub(super) input: Input,
+    pub(super) answer: oneshot::Sender<Result<Applied, LinkError>>,
+}
+
+/// A committed reduction.
+#[derive(Debug, Clone)]
+pub(super) struct Applied {
+    pub(super) reply: Reply,
+    pub(super) state: Arc<SessionState>,
+}
+
+/// Why a driver must stop.
+#[derive(Debug)]
+enum Halt {
+    Fenced,
+    Failed,
+}
+
+pub(super) struct Driver {
+    shared: Arc<Shared>,
+    session: SessionId,
+    epoch: LeaseEpoch,
+    wake: Arc<Notify>,
+    stopping: watch::Receiver<bool>,
+    revision: watch::Sender<Revision>,
+    tasks: JoinSet<()>,
+    running: HashMap<StepId, Id>,
+    sender: mpsc::UnboundedSender<StepMessage>,
+    messages: mpsc::UnboundedReceiver<StepMessage>,
+}
+
+/// True when a worker has something to do for the session, now or soon.
+pub(super) async fn is_due(shared: &Shared, session: &SessionId) -> Result<bool, StoreError> {
+    let Some(stored) = shared.store.load(session).await? else {
+        return Ok(false);
+    };
+    let state = SessionState::read(&stored.state)?;
+    let soon = shared.options.clock.now().after(NEAR);
+    Ok(shared.registry.flow(&state.flow_type).is_some()
+        && state.due_at().is_some_and(|at| at <= soon))
+}
+
+impl Driver {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        session: SessionId,
+        epoch: LeaseEpoch,
+        wake: Arc<Notify>,
+        stopping: watch::Receiver<bool>,
+    ) -> Self {
+        let (sender, messages) = mpsc::unbounded_channel();
+        Self {
+            shared,
+            session,
+            epoch,
+            wake,
+            stopping,
+            revision: watch::Sender::new(Revision(0)),
+            tasks: JoinSet::new(),
+            running: HashMap::new(),
+            sender,
+            messages,
+        }
+    }
+
+    pub(super) async fn run(mut self) -> DriverEnd {
+        let end = match self.work().await {
+            Ok(end) => end,
+            Err(Halt::Fenced) => {
+                tracing::info!(session = %self.session, "another worker owns the session");
+                DriverEnd::Fenced
+            }
+            Err(Halt::Failed) => DriverEnd::Failed { epoch: self.epoch },
+        };
+        // What still runs has no owner any more: it is ended before the lease goes (G8).
+        self.tasks.shutdown().await;
+        match end {
+            DriverEnd::NothingDue | DriverEnd::Stopped => self.release().await,
+            DriverEnd::Fenced | DriverEnd::Failed { .. } => {}
+        }
+        end
+    }
+
+    async fn work(&mut self) -> Result<DriverEnd, Halt> {
+        let mut state = self.load().await?;
+        let mut stopping = self.stopping.clone();
+        while !*self.stopping.borrow() {
+            let next = self.start_due_steps(&mut state).await?;
+            let wait = match next {
+                _ if !self.running.is_empty() => next.map(|at| self.until(at)),
+                Some(at) if self.until(at) <= NEAR => Some(self.until(at)),
+                Some(_) | None => return Ok(DriverEnd::NothingDue),
+            };
+            tokio::select! {
+                biased;
+                () = stop_requested(&mut stopping) => {}
+                Some(message) = self.messages.recv() => self.apply_message(&mut state, message).await?,
+                Some(end) = self.tasks.join_next_with_id() => self.step_ended(&end),
+                () = self.wake.notified() => state = self.load().await?,
+                () = tokio::time::sleep(wait.unwrap_or(NEAR)), if wait.is_some() => {}
+            }
+        }
+        self.wind_down(&mut state).await
+    }
+
+    /// Lets running Steps end: segments give their attempts back, handlers get the grace time.
+    async fn wind_down(&mut self, state: &mut Arc<SessionState>) -> Result<DriverEnd, Halt> {
+        let grace = tokio::time::sleep(self.shared.options.shutdown_grace);
+        tokio::pin!(grace);
+        while !self.running.is_empty() {
+            tokio::select! {
+                biased;
+                Some(message) = self.messages.recv() => self.apply_message(state, message).await?,
+                Some(end) = self.tasks.join_next_with_id() => self.step_ended(&end),
+                () = &mut grace => {
+                    tracing::warn!(session = %self.session, "a handler is still running; its outcome is left open");
+                    break;
+                }
+            }
+        }
+        Ok(DriverEnd::Stopped)
+    }
+
+    /// Starts what is due and not running yet; returns when the next Step is due.
+    async fn start_due_steps(
+        &mut self,
+        state: &mut Arc<SessionState>,
+    ) -> Result<Option<Timestamp>, Halt> {
+        let mut next: Option<Timestamp> = None;
+        for step in session::due_steps(state) {
+            let not_before = match &step {
+                DueStep::StartTurn { message_id } => {
+                    let message_id = *message_id;
+                    let text = self.queued_text(&message_id.to_string()).await?;
+                    if let Some(text) = text {
+                        self.apply(state, Input::StartTurn { message_id, text })
+                            .await?;
+                    } else {
+                        *state = self.load().await?;
+                    }
+                    // The state is another one now: look again at once.
+                    return Ok(Some(Timestamp(0)));
+                }
+                DueStep::RunModel { step_id, .. } | DueStep::CallTool { step_id, .. }
+                    if self.running.contains_key(step_id) =>
+                {
+                    continue;
+                }
+                DueStep::RunModel { not_before, .. } | DueStep::CallTool { not_before, .. } => {
+                    *not_before
+                }
+            };
+            if not_before <= self.shared.options.clock.now() {
+                self.start(&step);
+            } else {
+                next = Some(next.map_or(not_before, |it| it.min(not_before)));
+            }
+        }
+        Ok(next)
+    }
+
+    fn start(&mut self, step: &DueStep) {
+        let context = StepContext {
+            shared: Arc::clone(&self.shared),
+            session: self.session.clone(),
+            epoch: self.epoch,
+            driver: self.sender.clone(),
+            revision: self.revision.subscribe(),
+            stopping: self.stopping.clone(),
+        };
+        let (step_id, task) = match step {
+            DueStep::StartTurn { .. } => return,
+            DueStep::RunModel { step_id, .. } => (
+                *step_id,
+                self.tasks.spawn(steps::run_model(context, *step_id)),
+            ),
+            DueStep::CallTool {
+                step_id,
+                tool_call_id,
+                ..
+            } => (
+                *step_id,
+                self.tasks
+                    .spawn(steps::call_tool(context, *step_id, tool_call_id.clone())),
+            ),
+        };
+        self.running.insert(step_id, task.id());
+    }
+
+    fn step_ended(&mut self, end: &Result<(Id, ()), JoinError>) {
+        let id = match end {
+            Ok((id, ())) => *id,
+            Err(error) => {
+                tracing::error!(session = %self.session, %error, "a Step's task panicked");
+                error.id()
+            }
+        };
+        self.running.retain(|_, it| *it != id);
+    }
+
+    async fn apply_message(
+        &self,
+        state: &mut Arc<SessionState>,
+        message: StepMessage,
+    ) -> Result<(), Halt> {
+        let reply = self.apply(state, message.input).await?;
+        // Who asked may be gone by now; the commit holds all the same.
+        let _ = message.answer.send(Ok(Applied {
+            reply,
+            state: Arc::clone(state),
+        }));
+        Ok(())
+    }
+
+    /// Reduces and commits one input; when it returns, `state` is the committed one.
+    async fn apply(&self, state: &mut Arc<SessionState>, input: Input) -> Result<Reply, Halt> {
+        let mut wait = BUSY_WAIT.0;
+        loop {
+            let now = self.shared.options.clock.now();
+            let reduction =
+                session::reduce(state, input.clone(), now).map_err(|error| self.fail(&error))?;
+            if reduction.is_unchanged() {
+                return Ok(reduction.reply);
+            }
+            let commit = reduction.to_commit().map_err(|error| self.fail(&error))?;
+            let expected = *self.revision.borrow();
+            let written = commit.state.clone();
+            match self
+                .shared
+                .store
+                .commit(&self.session, expected, Some(self.epoch), commit)
+                .await
+            {
+                Ok(revision) => {
+                    *state = Arc::new(reduction.state);
+                    self.revision.send_replace(revision);
+                    return Ok(reduction.reply);
+                }
+                Err(StoreError::Conflict { .. }) => *state = self.load().await?,
+                Err(StoreError::Fenced { .. }) => return Err(Halt::Fenced),
+                Err(error) if error.is_retryable() => {
+                    tracing::warn!(session = %self.session, %error, "a commit is tried again");
+                    tokio::time::sleep(wait).await;
+                    wait = (wait * 2).min(BUSY_WAIT.1);
+                    if error.may_have_happened() && self.did_commit(expected, &written).await? {
+                        *state = self.load().await?;
+                        return Ok(reduction.reply);
+                    }
+                    *state = self.load().await?;
+                }
+                Err(error) => return Err(self.fail(&error)),
+            }
+        }
+    }
+
+    /// Reads back whether a commit with an ambiguous end holds.
+    async fn did_commit(&self, expected: Revision, written: &[u8]) -> Result<bool, Halt> {
+        let stored = self
+            .shared
+            .store
+            .load(&self.session)
+            .await
+            .map_err(|it| self.fail(&it))?;
+        Ok(stored.is_some_and(|it| it.revision.0 == expected.0 + 1 && it.state == written))
+    }
+
+    async fn load(&self) -> Result<Arc<SessionState>, Halt> {
+        let stored = self
+            .shared
+            .store
+            .load(&self.session)
+            .await
+            .map_err(|it| self.fail(&it))?;
+        let Some(stored) = stored else {
+            // Deleted while it ran.
+            return Err(Halt::Fenced);
+        };
+        let state = SessionState::read(&stored.state).map_err(|it| self.fail(&it))?;
+        self.revision.send_replace(stored.revision);
+        Ok(Arc::new(state))
+    }
+
+    async fn queued_text(&self, message_id: &str) -> Result<Option<String>, Halt> {
+        let key = RowKey {
+            kind: RowKind::Message,
+            key: message_id.to_owned(),
+        };
+        let rows = self
+            .shared
+            .store
+            .read_rows(&self.session, &[key])
+            .await
+            .map_err(|it| self.fail(&it))?;
+        Ok(rows
+            .into_iter()
+            .flatten()
+            .next()
+            .map(|it| String::from_utf8_lossy(&it).into_owned()))
+    }
+
+    async fn release(&self) {
+        if let Err(error) = self
+            .shared
+            .store
+            .release_lease(&self.session, self.epoch)
+            .await
+        {
+            tracing::warn!(session = %self.session, %error, "failed to release a lease");
+        }
+    }
+
+    fn until(&self, at: Timestamp) -> Duration {
+        Duration::from_millis(at.0.saturating_sub(self.shared.options.clock.now().0))
+    }
+
+    fn fail(&self, error: &dyn std::error::Error) -> Halt {
+        tracing::error!(session = %self.session, %error, "the session's driver cannot go on");
+        Halt::Failed
+    }
+}
+
+/// Returns once the engine is going down.
+pub(super) async fn stop_requested(stopping: &mut watch::Receiver<bool>) {
+    // An engine that was dropped aborts its tasks; until then nobody asked to stop.
+    if stopping.wait_for(|it| *it).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}

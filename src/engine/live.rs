@@ -1,0 +1,130 @@
+//! Live text of running attempts: in memory, keyed by attempt, never logged (G13).
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::broadcast;
+
+use crate::event::{LiveText, LiveTextKind};
+use crate::ids::{SessionId, StepId, TurnId};
+
+/// How many pieces a slow reader may be behind before it loses some.
+const PIECES_MAX: usize = 1024;
+
+/// The live text of all sessions that this engine runs.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LiveHub(Arc<Mutex<HashMap<SessionId, Room>>>);
+
+/// The live text of one session, and its readers.
+#[derive(Debug)]
+struct Room {
+    readers: broadcast::Sender<LiveText>,
+    /// The running attempt's text so far, so that a late reader gets all of it.
+    current: Vec<LiveText>,
+}
+
+/// The one who writes the live text of an attempt. Dropping it ends the text.
+#[derive(Debug)]
+pub(super) struct LiveWriter {
+    hub: LiveHub,
+    session: SessionId,
+    turn_id: TurnId,
+    step_id: StepId,
+    attempt: u32,
+    offsets: HashMap<LiveTextKind, u64>,
+}
+
+/// One reader of a session's live text.
+#[derive(Debug)]
+pub(crate) struct LiveReader {
+    earlier: VecDeque<LiveText>,
+    pieces: broadcast::Receiver<LiveText>,
+}
+
+impl LiveHub {
+    /// Reads a session's live text, the running attempt's from its start.
+    pub(crate) fn subscribe(&self, session: &SessionId) -> LiveReader {
+        self.with_room(session, |room| LiveReader {
+            earlier: room.current.clone().into(),
+            pieces: room.readers.subscribe(),
+        })
+    }
+
+    pub(super) fn writer(
+        &self,
+        session: SessionId,
+        turn_id: TurnId,
+        step_id: StepId,
+        attempt: u32,
+    ) -> LiveWriter {
+        LiveWriter {
+            hub: self.clone(),
+            session,
+            turn_id,
+            step_id,
+            attempt,
+            offsets: HashMap::new(),
+        }
+    }
+
+    fn with_room<T>(&self, session: &SessionId, use_room: impl FnOnce(&mut Room) -> T) -> T {
+        let mut rooms = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = rooms.entry(session.clone()).or_insert_with(|| Room {
+            readers: broadcast::Sender::new(PIECES_MAX),
+            current: Vec::new(),
+        });
+        use_room(room)
+    }
+}
+
+impl LiveWriter {
+    pub(super) fn write(&mut self, kind: LiveTextKind, text: String) {
+        let offset = self.offsets.entry(kind).or_default();
+        let piece = LiveText {
+            turn_id: self.turn_id,
+            step_id: self.step_id,
+            attempt: self.attempt,
+            kind,
+            offset: *offset,
+            text,
+        };
+        *offset += piece.text.len() as u64;
+        self.hub.with_room(&self.session, |room| {
+            match room.current.last_mut() {
+                Some(last) if last.kind == kind => last.text.push_str(&piece.text),
+                Some(_) | None => room.current.push(piece.clone()),
+            }
+            // Nobody may be listening; the text is kept for whoever comes.
+            let _ = room.readers.send(piece);
+        });
+    }
+}
+
+impl Drop for LiveWriter {
+    fn drop(&mut self) {
+        let mut rooms = self.hub.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(room) = rooms.get_mut(&self.session) {
+            room.current.clear();
+            if room.readers.receiver_count() == 0 {
+                // G9: a session that is not running keeps nothing here.
+                rooms.remove(&self.session);
+            }
+        }
+    }
+}
+
+impl LiveReader {
+    /// Waits for the next piece. Cancel safe.
+    pub(crate) async fn next(&mut self) -> LiveText {
+        if let Some(piece) = self.earlier.pop_front() {
+            return piece;
+        }
+        loop {
+            match self.pieces.recv().await {
+                Ok(piece) => return piece,
+                Err(broadcast::error::RecvError::Lagged(_)) => {}
+                Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
+            }
+        }
+    }
+}

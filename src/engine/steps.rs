@@ -1,0 +1,323 @@
+//! What a worker does for one Step: ask for the attempt, do it, report its end.
+//!
+//! Nothing here acts before its grant is committed, and a report that is superseded is dropped.
+
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
+
+use super::driver::{Applied, StepMessage, stop_requested};
+use super::local::Shared;
+use crate::failure::{AttemptFailure, FailureClass};
+use crate::ids::{LeaseEpoch, Nonce, Revision, SessionId, StepId, ToolCallId};
+use crate::record::ToolOutcome;
+use crate::runner::{
+    History, LinkError, RunModelRequest, SegmentLink, SegmentReply, SegmentUpdate, ToolCallEnd,
+    ToolCallRequest,
+};
+use crate::session::{AttemptKey, CallState, CallStep, Input, Reply, SessionState};
+use crate::store::{RowKey, RowKind, StoreError};
+use crate::turn::{ResumedCall, ResumedFate, RunModelContext, RunModelOutcome};
+
+/// What a Step's task needs of its driver.
+pub(super) struct StepContext {
+    pub(super) shared: Arc<Shared>,
+    pub(super) session: SessionId,
+    pub(super) epoch: LeaseEpoch,
+    pub(super) driver: mpsc::UnboundedSender<StepMessage>,
+    pub(super) revision: watch::Receiver<Revision>,
+    pub(super) stopping: watch::Receiver<bool>,
+}
+
+impl StepContext {
+    async fn deliver(&self, input: Input) -> Result<Applied, LinkError> {
+        let (answer, reply) = oneshot::channel();
+        self.driver
+            .send(StepMessage { input, answer })
+            .map_err(|_| LinkError::Closed)?;
+        reply.await.unwrap_or(Err(LinkError::Closed))
+    }
+
+    /// Asks for an attempt; `None` when it is not ours to run now.
+    async fn begin(&self, step_id: StepId) -> Option<(AttemptKey, Arc<SessionState>)> {
+        let nonce = Nonce::new(uuid::Uuid::new_v4().to_string()).ok()?;
+        let applied = self
+            .deliver(Input::BeginAttempt {
+                step_id,
+                nonce,
+                epoch: self.epoch,
+            })
+            .await
+            .ok()?;
+        match applied.reply {
+            Reply::Granted(running) => Some((AttemptKey { step_id, running }, applied.state)),
+            Reply::NotYet(_)
+            | Reply::Superseded
+            | Reply::MessageAccepted { .. }
+            | Reply::InterruptResolved { .. }
+            | Reply::CallGranted
+            | Reply::CallIsFinal(_)
+            | Reply::Done => None,
+        }
+    }
+
+    async fn row(&self, kind: RowKind, key: &str) -> Result<String, StoreError> {
+        let keys = [RowKey {
+            kind,
+            key: key.to_owned(),
+        }];
+        let row = self
+            .shared
+            .store
+            .read_rows(&self.session, &keys)
+            .await?
+            .pop()
+            .flatten();
+        let bytes = row.ok_or_else(|| StoreError::Corrupt {
+            what: format!("no {} of {key}", kind.name()),
+        })?;
+        String::from_utf8(bytes).map_err(|_| StoreError::Corrupt {
+            what: format!("{} of {key}", kind.name()),
+        })
+    }
+
+    async fn outcome(&self, key: &str) -> Result<ToolOutcome, StoreError> {
+        let text = self.row(RowKind::Output, key).await?;
+        serde_json::from_str(&text).map_err(|it| StoreError::Corrupt {
+            what: format!("output of {key}: {it}"),
+        })
+    }
+}
+
+/// Runs one segment.
+pub(super) async fn run_model(context: StepContext, step_id: StepId) {
+    let Some((attempt, state)) = context.begin(step_id).await else {
+        return;
+    };
+    let end = match segment_request(&context, &attempt, &state).await {
+        Ok(request) => match run_segment(&context, &attempt, &state, request).await {
+            Some(end) => end,
+            None => {
+                // Stopped on purpose: the attempt is given back and costs nothing (G7).
+                let _ = context.deliver(Input::ReleaseAttempt { attempt }).await;
+                return;
+            }
+        },
+        Err(error) => Err(AttemptFailure::new(FailureClass::Store, error.to_string())),
+    };
+    if let Err(failure) = &end {
+        tracing::warn!(session = %context.session, step = %step_id, %failure, "a segment failed");
+    }
+    // Superseded or not, there is nothing left to do here.
+    let _ = context.deliver(Input::SegmentEnded { attempt, end }).await;
+}
+
+async fn segment_request(
+    context: &StepContext,
+    attempt: &AttemptKey,
+    state: &SessionState,
+) -> Result<RunModelRequest, StoreError> {
+    let history = History::open(
+        Arc::clone(&context.shared.store),
+        context.session.clone(),
+        state.head,
+    )
+    .await?;
+    let turn = state.turn.as_ref().ok_or_else(|| StoreError::Corrupt {
+        what: "a segment without a turn".to_owned(),
+    })?;
+    let mut calls = Vec::new();
+    for call in turn.calls.iter().filter(|it| !it.delivered) {
+        calls.push(resumed_call(context, call).await?);
+    }
+    let mut run = RunModelContext::new(context.session.clone(), turn.turn_id, attempt.step_id);
+    run.attempt = attempt.running.attempt;
+    run.tenant.clone_from(&state.tenant);
+    run.metadata.clone_from(&state.metadata);
+    Ok(RunModelRequest::new(run, history, calls))
+}
+
+async fn resumed_call(context: &StepContext, call: &CallState) -> Result<ResumedCall, StoreError> {
+    let key = call.interrupt_id();
+    let fate = match call.step {
+        CallStep::PermittedInSegment => ResumedFate::Permitted,
+        CallStep::Final => ResumedFate::Final(context.outcome(key.as_str()).await?),
+        CallStep::AwaitToolApproval(_)
+        | CallStep::Execute(_)
+        | CallStep::StartedInSegment { .. } => {
+            return Err(StoreError::Corrupt {
+                what: format!("a segment is due while call {key} is open"),
+            });
+        }
+    };
+    let record = &call.record;
+    let arguments = context.row(RowKind::Arguments, key.as_str()).await?;
+    Ok(ResumedCall::new(
+        record.tool_call_id.clone(),
+        &record.tool_name,
+        arguments,
+        record.place,
+        fate,
+    ))
+}
+
+type SegmentResult = Result<RunModelOutcome, AttemptFailure>;
+
+/// Runs the segment in a task of its own, so that its panic is an end like any other, and answers
+/// what it reports. `None` when the engine is going down.
+async fn run_segment(
+    context: &StepContext,
+    attempt: &AttemptKey,
+    state: &SessionState,
+    request: RunModelRequest,
+) -> Option<SegmentResult> {
+    let Some(flow) = context.shared.registry.flow(&state.flow_type).cloned() else {
+        return Some(Err(AttemptFailure::new(
+            FailureClass::Options,
+            "the flow is not registered here",
+        )));
+    };
+    let turn_id = request.context.turn_id;
+    let mut live = context.shared.live.writer(
+        context.session.clone(),
+        turn_id,
+        attempt.step_id,
+        attempt.running.attempt,
+    );
+    let (updates, mut updated) = mpsc::unbounded_channel();
+    let link = SegmentLink::new(updates, context.revision.clone());
+    let runner = flow.runner();
+    let mut running = JoinSet::new();
+    running.spawn(async move { runner.run_model(request, link).await });
+    let limit = tokio::time::sleep(flow.options().run_model_limit);
+    tokio::pin!(limit);
+    let mut stopping = context.stopping.clone();
+    let end = loop {
+        tokio::select! {
+            biased;
+            () = stop_requested(&mut stopping) => return None,
+            Some(update) = updated.recv() => answer(context, attempt, turn_id, &mut live, update).await,
+            Some(end) = running.join_next() => break end.unwrap_or_else(|_| {
+                Err(AttemptFailure::new(FailureClass::Runner, "the runner panicked"))
+            }),
+            () = &mut limit => {
+                let detail = format!("the segment ran longer than {} s", flow.options().run_model_limit.as_secs());
+                break Err(AttemptFailure::new(FailureClass::CliFailed, detail));
+            }
+        }
+    };
+    // What it reported before it ended comes before its end.
+    while let Ok(update) = updated.try_recv() {
+        answer(context, attempt, turn_id, &mut live, update).await;
+    }
+    Some(end)
+}
+
+async fn answer(
+    context: &StepContext,
+    attempt: &AttemptKey,
+    turn_id: crate::ids::TurnId,
+    live: &mut super::live::LiveWriter,
+    update: SegmentUpdate,
+) {
+    match update {
+        SegmentUpdate::Live(kind, text) => live.write(kind, text),
+        SegmentUpdate::Event(event, reply) => {
+            let input = Input::Segment {
+                attempt: attempt.clone(),
+                event,
+            };
+            let answer = match context.deliver(input).await.map(|it| it.reply) {
+                Ok(Reply::CallGranted) => Ok(SegmentReply::Granted),
+                Ok(Reply::CallIsFinal(id)) => final_reply(context, turn_id, &id).await,
+                Ok(Reply::Done) => Ok(SegmentReply::Accepted),
+                Ok(
+                    Reply::Superseded
+                    | Reply::NotYet(_)
+                    | Reply::Granted(_)
+                    | Reply::MessageAccepted { .. }
+                    | Reply::InterruptResolved { .. },
+                ) => Err(LinkError::Superseded),
+                Err(error) => Err(error),
+            };
+            // The segment may have ended meanwhile.
+            let _ = reply.send(answer);
+        }
+    }
+}
+
+async fn final_reply(
+    context: &StepContext,
+    turn_id: crate::ids::TurnId,
+    id: &ToolCallId,
+) -> Result<SegmentReply, LinkError> {
+    let key = crate::ids::InterruptId::of_call(turn_id, id);
+    match context.outcome(key.as_str()).await {
+        Ok(outcome) => Ok(SegmentReply::Final(outcome)),
+        Err(error) => {
+            tracing::warn!(session = %context.session, %error, "a call's outcome cannot be read");
+            Err(LinkError::Closed)
+        }
+    }
+}
+
+/// Runs one gated call in its own Step.
+pub(super) async fn call_tool(context: StepContext, step_id: StepId, id: ToolCallId) {
+    let Some((attempt, state)) = context.begin(step_id).await else {
+        return;
+    };
+    let end = match tool_request(&context, &state, &id).await {
+        Ok((runner, request)) => {
+            let mut running = JoinSet::new();
+            running.spawn(async move { runner.call_tool(request).await });
+            match running.join_next().await {
+                Some(Ok(end)) => end,
+                Some(Err(_)) | None => ToolCallEnd::Unknown {
+                    detail: "the runner panicked".to_owned(),
+                },
+            }
+        }
+        Err(detail) => ToolCallEnd::NotRun { error: detail },
+    };
+    if let ToolCallEnd::Unknown { detail } = &end {
+        tracing::warn!(session = %context.session, call = %id, detail, "a call's attempt has no known end");
+    }
+    let _ = context.deliver(Input::ToolEnded { attempt, end }).await;
+}
+
+async fn tool_request(
+    context: &StepContext,
+    state: &SessionState,
+    id: &ToolCallId,
+) -> Result<
+    (
+        Arc<dyn crate::runner::AgentFrameworkRunner>,
+        ToolCallRequest,
+    ),
+    String,
+> {
+    let flow = context
+        .shared
+        .registry
+        .flow(&state.flow_type)
+        .ok_or("the flow is not registered on this worker")?;
+    let turn = state.turn.as_ref().ok_or("the turn is over")?;
+    let record = &turn.call(id).ok_or("the turn has no such call")?.record;
+    let key = crate::ids::InterruptId::of_call(turn.turn_id, id);
+    let arguments = context
+        .row(RowKind::Arguments, key.as_str())
+        .await
+        .map_err(|it| it.to_string())?;
+    let request = ToolCallRequest {
+        session_id: context.session.clone(),
+        turn_id: turn.turn_id,
+        tool_call_id: id.clone(),
+        tool_name: record.tool_name.clone(),
+        arguments,
+        attempt: record.starts,
+        idempotency_key: record.idempotency_key(&context.session),
+        fence: context.epoch,
+    };
+    Ok((flow.runner(), request))
+}

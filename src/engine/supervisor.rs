@@ -1,0 +1,268 @@
+//! Finds sessions that have something to do, and gives each active one a driver.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tokio::sync::{Notify, watch};
+use tokio::task::{Id, JoinError, JoinSet};
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use super::driver::{Driver, DriverEnd, stop_requested};
+use super::local::Shared;
+use crate::ids::{LeaseEpoch, SessionId};
+use crate::process::{Liveness, ProcessIdentity};
+use crate::store::{Change, Lease, LeaseAnswer, SessionFilter, StoreError};
+
+/// How many sessions are read from the store at once.
+const PAGE: usize = 200;
+
+pub(super) struct Supervisor {
+    shared: Arc<Shared>,
+    stopping: watch::Receiver<bool>,
+    drivers: JoinSet<DriverEnd>,
+    active: HashMap<SessionId, Active>,
+    /// Sessions that others own: when their holder's heartbeat was last seen to move.
+    held_by_others: HashMap<SessionId, Sighting>,
+}
+
+struct Active {
+    task: Id,
+    wake: Arc<Notify>,
+}
+
+struct Sighting {
+    epoch: LeaseEpoch,
+    heartbeat: u64,
+    since: Instant,
+}
+
+impl Supervisor {
+    pub(super) fn new(shared: Arc<Shared>, stopping: watch::Receiver<bool>) -> Self {
+        Self {
+            shared,
+            stopping,
+            drivers: JoinSet::new(),
+            active: HashMap::new(),
+            held_by_others: HashMap::new(),
+        }
+    }
+
+    pub(super) async fn run(mut self) {
+        for flow in self.shared.registry.flows() {
+            flow.runner().sweep_leftovers().await;
+        }
+        // Subscribed before the first scan, so that nothing falls between the two.
+        let mut changes = self.shared.store.changes();
+        let mut heartbeat = interval(self.shared.options.lease_time / 5);
+        let mut scan = interval(self.shared.options.scan_interval);
+        heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        scan.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut stopping = self.stopping.clone();
+        loop {
+            tokio::select! {
+                biased;
+                () = stop_requested(&mut stopping) => break,
+                _ = heartbeat.tick() => self.beat().await,
+                Some(end) = self.drivers.join_next_with_id() => self.driver_ended(end).await,
+                _ = scan.tick() => self.scan().await,
+                change = changes.next() => match change {
+                    Some(Change::Session(session)) => self.session_changed(session).await,
+                    Some(Change::Missed) => self.scan().await,
+                    None => break,
+                },
+            }
+        }
+        // Each driver sees the stop itself, ends its segments and releases its lease.
+        while self.drivers.join_next().await.is_some() {}
+        if let Err(error) = self.shared.store.remove_worker(&self.shared.worker).await {
+            tracing::warn!(%error, "failed to sign off from the store");
+        }
+    }
+
+    async fn beat(&self) {
+        if let Err(error) = self.shared.store.heartbeat(&self.shared.worker).await {
+            // Whoever takes a session over fences us off by its epoch, so going on is safe.
+            tracing::warn!(%error, "failed to renew the heartbeat");
+        }
+    }
+
+    async fn scan(&mut self) {
+        let mut filter = SessionFilter {
+            due_by: Some(self.shared.options.clock.now()),
+            ..SessionFilter::default()
+        };
+        loop {
+            let page = match self.shared.store.list(&filter, PAGE).await {
+                Ok(page) => page,
+                Err(error) => return tracing::warn!(%error, "failed to look for sessions"),
+            };
+            let Some(last) = page.rows.last() else {
+                return;
+            };
+            filter.after = Some(last.session.clone());
+            for row in page.rows {
+                let is_ours = row
+                    .summary
+                    .flow_type
+                    .as_ref()
+                    .is_some_and(|it| self.shared.registry.flow(it).is_some());
+                if is_ours {
+                    self.take_up(row.session, None).await;
+                }
+            }
+            if !page.has_more {
+                return;
+            }
+        }
+    }
+
+    async fn session_changed(&mut self, session: SessionId) {
+        match self.active.get(&session) {
+            Some(active) => active.wake.notify_one(),
+            None => self.take_up_if_due(session, None).await,
+        }
+    }
+
+    async fn take_up_if_due(&mut self, session: SessionId, replaces: Option<LeaseEpoch>) {
+        match super::driver::is_due(&self.shared, &session).await {
+            Ok(true) => self.take_up(session, replaces).await,
+            Ok(false) => {}
+            // G12: a session of a newer version is left to newer workers.
+            Err(error @ StoreError::TooNew { .. }) => {
+                tracing::debug!(%session, %error, "passed over")
+            }
+            Err(error) => tracing::warn!(%session, %error, "failed to look at a session"),
+        }
+    }
+
+    /// Starts a driver, if the session's lease can be had. `replaces` is the epoch of a driver of
+    /// this engine that ended badly: its attempts are lost, so it gets a new epoch.
+    async fn take_up(&mut self, session: SessionId, replaces: Option<LeaseEpoch>) {
+        if self.active.contains_key(&session) {
+            return;
+        }
+        let epoch = match self.acquire(&session, replaces).await {
+            Ok(Some(epoch)) => epoch,
+            Ok(None) => return,
+            Err(error) => return tracing::warn!(%session, %error, "failed to take a lease"),
+        };
+        let wake = Arc::new(Notify::new());
+        let driver = Driver::new(
+            Arc::clone(&self.shared),
+            session.clone(),
+            epoch,
+            Arc::clone(&wake),
+            self.stopping.clone(),
+        );
+        let task = self.drivers.spawn(driver.run()).id();
+        self.active.insert(session, Active { task, wake });
+    }
+
+    async fn acquire(
+        &mut self,
+        session: &SessionId,
+        replaces: Option<LeaseEpoch>,
+    ) -> Result<Option<LeaseEpoch>, StoreError> {
+        let store = Arc::clone(&self.shared.store);
+        match store
+            .acquire_lease(session, &self.shared.worker, replaces)
+            .await?
+        {
+            LeaseAnswer::Granted(epoch) => {
+                self.held_by_others.remove(session);
+                Ok(Some(epoch))
+            }
+            LeaseAnswer::Held(lease) if self.may_take_over(session, &lease) => {
+                match store
+                    .acquire_lease(session, &self.shared.worker, Some(lease.epoch))
+                    .await?
+                {
+                    LeaseAnswer::Granted(epoch) => {
+                        self.held_by_others.remove(session);
+                        Ok(Some(epoch))
+                    }
+                    LeaseAnswer::Held(_) => Ok(None),
+                }
+            }
+            LeaseAnswer::Held(_) => Ok(None),
+        }
+    }
+
+    /// True when the holder is proven dead, or its heartbeat stood still for the lease time on our
+    /// own monotonic clock: a jump of the wall clock steals nothing (design.md 5).
+    fn may_take_over(&mut self, session: &SessionId, lease: &Lease) -> bool {
+        let holder = ProcessIdentity {
+            pid: lease.holder.process_id,
+            start_time: lease.holder.start_time,
+            boot_id: lease.holder.boot_id.clone(),
+            pid_namespace: lease.holder.pid_namespace,
+        };
+        if matches!(holder.liveness(), Ok(Liveness::Dead)) {
+            return true;
+        }
+        let now = Instant::now();
+        let sighting = self
+            .held_by_others
+            .entry(session.clone())
+            .or_insert(Sighting {
+                epoch: lease.epoch,
+                heartbeat: lease.heartbeat,
+                since: now,
+            });
+        if sighting.epoch != lease.epoch || sighting.heartbeat != lease.heartbeat {
+            *sighting = Sighting {
+                epoch: lease.epoch,
+                heartbeat: lease.heartbeat,
+                since: now,
+            };
+        }
+        now.duration_since(sighting.since) >= self.shared.options.lease_time
+    }
+
+    async fn driver_ended(&mut self, end: Result<(Id, DriverEnd), JoinError>) {
+        let (task, end) = match end {
+            Ok((task, end)) => (task, Some(end)),
+            Err(error) => {
+                tracing::error!(%error, "a session's driver panicked");
+                (error.id(), None)
+            }
+        };
+        let Some(session) = self
+            .active
+            .iter()
+            .find(|(_, it)| it.task == task)
+            .map(|(it, _)| it.clone())
+        else {
+            return;
+        };
+        self.active.remove(&session);
+        match end {
+            // It may have changed between the driver's last look and its end.
+            Some(DriverEnd::NothingDue) => self.take_up_if_due(session, None).await,
+            Some(DriverEnd::Fenced | DriverEnd::Stopped) => {}
+            Some(DriverEnd::Failed { epoch }) => {
+                tokio::time::sleep(FAILED_DRIVER_PAUSE).await;
+                self.take_up_if_due(session, Some(epoch)).await;
+            }
+            None => self.take_up_after_panic(session).await,
+        }
+    }
+
+    async fn take_up_after_panic(&mut self, session: SessionId) {
+        let lease = self
+            .shared
+            .store
+            .load(&session)
+            .await
+            .ok()
+            .flatten()
+            .and_then(|it| it.lease);
+        let own = lease
+            .filter(|it| it.holder.id == self.shared.worker)
+            .map(|it| it.epoch);
+        self.take_up_if_due(session, own).await;
+    }
+}
+
+/// How long to wait before a driver that could not work is replaced.
+const FAILED_DRIVER_PAUSE: std::time::Duration = std::time::Duration::from_millis(100);

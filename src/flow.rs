@@ -1,0 +1,125 @@
+//! A Flow: the registered definition that sessions run.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::definition::DefinitionError;
+use crate::ids::FlowType;
+use crate::runner::AgentFrameworkRunner;
+
+/// How sessions of a Flow are run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SessionOptions {
+    /// How long one segment may run. Default: 15 minutes (L15).
+    pub run_model_limit: Duration,
+}
+
+impl Default for SessionOptions {
+    fn default() -> Self {
+        Self {
+            run_model_limit: Duration::from_secs(15 * 60),
+        }
+    }
+}
+
+impl SessionOptions {
+    /// Sets how long one segment may run; a longer one fails its attempt.
+    #[must_use]
+    pub const fn with_run_model_limit(mut self, limit: Duration) -> Self {
+        self.run_model_limit = limit;
+        self
+    }
+}
+
+/// The definition that sessions of one Flow type run: a runner and options.
+///
+/// Register the same Flow, under the same type, in every process that runs its sessions.
+#[derive(Debug, Clone)]
+pub struct AgentSessionFlow {
+    flow_type: FlowType,
+    runner: Arc<dyn AgentFrameworkRunner>,
+    options: SessionOptions,
+}
+
+impl AgentSessionFlow {
+    /// Defines a Flow.
+    ///
+    /// # Errors
+    /// [`DefinitionError::FlowType`] when the name is no identifier, [`DefinitionError::Option`]
+    /// when an option makes no sense.
+    pub fn new(
+        flow_type: &str,
+        runner: impl AgentFrameworkRunner + 'static,
+        options: SessionOptions,
+    ) -> Result<Self, DefinitionError> {
+        let flow_type =
+            FlowType::new(flow_type).map_err(|source| DefinitionError::FlowType { source })?;
+        if options.run_model_limit.is_zero() {
+            return Err(DefinitionError::Option {
+                option: "run_model_limit",
+                reason: "must be longer than zero",
+            });
+        }
+        Ok(Self {
+            flow_type,
+            runner: Arc::new(runner),
+            options,
+        })
+    }
+
+    /// Returns the name that sessions are started under.
+    #[must_use]
+    pub const fn flow_type(&self) -> &FlowType {
+        &self.flow_type
+    }
+
+    /// Returns the options.
+    #[must_use]
+    pub const fn options(&self) -> &SessionOptions {
+        &self.options
+    }
+
+    pub(crate) fn runner(&self) -> Arc<dyn AgentFrameworkRunner> {
+        Arc::clone(&self.runner)
+    }
+}
+
+/// The Flows that a process runs.
+#[derive(Debug, Clone, Default)]
+pub struct FlowRegistry {
+    flows: BTreeMap<FlowType, AgentSessionFlow>,
+}
+
+impl FlowRegistry {
+    /// Makes an empty registry.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a Flow.
+    ///
+    /// # Errors
+    /// [`DefinitionError::DuplicateFlowType`] when its type is taken.
+    pub fn register(mut self, flow: AgentSessionFlow) -> Result<Self, DefinitionError> {
+        let flow_type = flow.flow_type.clone();
+        if self.flows.contains_key(&flow_type) {
+            return Err(DefinitionError::DuplicateFlowType { flow_type });
+        }
+        self.flows.insert(flow_type, flow);
+        Ok(self)
+    }
+
+    /// Returns the Flow of this type.
+    #[must_use]
+    pub fn flow(&self, flow_type: &FlowType) -> Option<&AgentSessionFlow> {
+        self.flows.get(flow_type)
+    }
+
+    /// Returns all Flows.
+    pub fn flows(&self) -> impl Iterator<Item = &AgentSessionFlow> {
+        self.flows.values()
+    }
+}

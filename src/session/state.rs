@@ -1,0 +1,321 @@
+//! What a session remembers: ids, digests and sizes. Texts are rows of their own (design.md 3).
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::step::StepExecution;
+use crate::failure::AttemptFailure;
+use crate::ids::{
+    ChunkId, FlowType, InterruptId, LeaseEpoch, MessageId, Revision, SessionId, StepId, Tenant,
+    Timestamp, ToolCallId, TurnId,
+};
+use crate::record::{CallRecord, CallStatus, FORMAT, RecordError, read_record};
+use crate::store::{SessionStatus, SessionSummary};
+use crate::turn::{CallPlace, Usage};
+
+/// The largest state that is stored, in bytes (design.md 3).
+pub const STATE_BYTES_MAX: usize = 256 * 1024;
+
+/// The reducer's whole memory of a session. Stored with every commit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct SessionState {
+    /// The version of this record.
+    pub format: u32,
+    /// The session.
+    pub session_id: SessionId,
+    /// Which Flow it runs.
+    pub flow_type: FlowType,
+    /// Whose it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<Tenant>,
+    /// What the application said about it at its start.
+    #[serde(default)]
+    pub metadata: BTreeMap<String, String>,
+    /// When it was started.
+    pub created_at: Timestamp,
+    /// The digest of the request that started it: the same request again is the same session (N03).
+    pub start_digest: String,
+    /// The last numbers that were given out.
+    pub counters: Counters,
+    /// The end of the conversation.
+    pub head: Option<ChunkId>,
+    /// Accepted messages that no turn has consumed, oldest first (G6).
+    pub queue: Vec<QueuedMessage>,
+    /// The turn that runs or waits.
+    pub turn: Option<ActiveTurn>,
+    /// What all segments used.
+    pub usage: Usage,
+    /// The last turn that failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_failure: Option<TurnFailure>,
+    /// Fields of a newer version, kept as they are (G12).
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
+}
+
+/// The last numbers that were given out; the next one is one more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Turns.
+    pub turn: u64,
+    /// Step executions.
+    pub step: u64,
+    /// User messages.
+    pub message: u64,
+    /// Stored messages.
+    pub sequence: u64,
+    /// Events.
+    pub cursor: u64,
+    /// Chunks.
+    pub chunk: u64,
+}
+
+/// An accepted message that waits for its turn; its text is a row.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct QueuedMessage {
+    /// Which message.
+    pub message_id: MessageId,
+    /// The length of its text, in bytes.
+    pub text_bytes: u64,
+    /// When it was accepted.
+    pub sent_at: Timestamp,
+}
+
+/// A turn that is not over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ActiveTurn {
+    /// Which turn.
+    pub turn_id: TurnId,
+    /// The message that it answers.
+    pub message_id: MessageId,
+    /// When it began.
+    pub started_at: Timestamp,
+    /// Where the conversation ends without this turn's work: where a failure goes back to.
+    pub base_head: Option<ChunkId>,
+    /// How many segments ended in it.
+    pub segments: u32,
+    /// Attempts lost since the turn last made progress (G7).
+    pub lost_attempts: u32,
+    /// What its segments used.
+    pub usage: Usage,
+    /// What it is doing.
+    pub phase: Phase,
+    /// Its gated calls, in the order in which the model asked for them.
+    pub calls: Vec<CallState>,
+}
+
+/// What a turn is doing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Phase {
+    /// A segment runs or is due.
+    RunModel(StepExecution),
+    /// The calls of the last reply are decided and run.
+    Calls,
+}
+
+/// A gated call of the active turn.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct CallState {
+    /// Its durable record.
+    pub record: CallRecord,
+    /// Which segment of the turn asked for it, counted from 1: calls of one reply run in order.
+    pub segment: u32,
+    /// What is done about it.
+    pub step: CallStep,
+    /// True once a segment that was given its result has ended.
+    pub delivered: bool,
+}
+
+/// What is done about a gated call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum CallStep {
+    /// A person has to decide; no worker is needed.
+    AwaitToolApproval(StepId),
+    /// It runs, or is due, in its own Step.
+    Execute(StepExecution),
+    /// The next segment may start it.
+    PermittedInSegment,
+    /// A segment started it: the mark of G1.
+    StartedInSegment {
+        /// The segment's Step.
+        step_id: StepId,
+        /// Its attempt.
+        attempt: u32,
+        /// The owner under which it was started.
+        epoch: LeaseEpoch,
+    },
+    /// It is over.
+    Final,
+}
+
+/// Why the last failed turn failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct TurnFailure {
+    /// Which turn.
+    pub turn_id: TurnId,
+    /// Why.
+    pub failure: AttemptFailure,
+    /// When.
+    pub at: Timestamp,
+}
+
+impl SessionState {
+    /// Reads a stored state and checks it.
+    ///
+    /// # Errors
+    /// [`RecordError::TooNew`] for a newer format, [`RecordError::Damaged`] otherwise.
+    pub fn read(bytes: &[u8]) -> Result<Self, RecordError> {
+        read_record("a session's state", bytes)
+    }
+
+    /// Writes the state.
+    ///
+    /// # Errors
+    /// Never in practice: every field is JSON.
+    pub fn write(&self) -> Result<Vec<u8>, serde_json::Error> {
+        debug_assert_eq!(self.format, FORMAT);
+        serde_json::to_vec(self)
+    }
+
+    /// Returns what the session is doing.
+    #[must_use]
+    pub fn status(&self) -> SessionStatus {
+        match &self.turn {
+            None if self.queue.is_empty() => SessionStatus::Idle,
+            None => SessionStatus::Running,
+            Some(turn) if turn.waits_for_people_only() => SessionStatus::AwaitingApproval,
+            Some(_) => SessionStatus::Running,
+        }
+    }
+
+    /// Returns when a worker has something to do: a past time for at once, `None` for never.
+    #[must_use]
+    pub fn due_at(&self) -> Option<Timestamp> {
+        match &self.turn {
+            None if self.queue.is_empty() => None,
+            None => Some(Timestamp(0)),
+            Some(turn) => turn.executions().map(|it| it.not_before).min(),
+        }
+    }
+
+    /// Returns what the session is listed by.
+    #[must_use]
+    pub fn summary(&self, now: Timestamp) -> SessionSummary {
+        SessionSummary {
+            flow_type: Some(self.flow_type.clone()),
+            status: self.status(),
+            tenant: self.tenant.clone(),
+            metadata: self.metadata.clone(),
+            created_at: self.created_at,
+            updated_at: now,
+            due_at: self.due_at(),
+        }
+    }
+}
+
+impl ActiveTurn {
+    /// Returns the Step executions that a worker runs or will run, in order.
+    pub fn executions(&self) -> impl Iterator<Item = &StepExecution> {
+        let segment = match &self.phase {
+            Phase::RunModel(execution) => Some(execution),
+            Phase::Calls => None,
+        };
+        let calls = self
+            .calls
+            .iter()
+            .enumerate()
+            .filter_map(|(index, call)| match &call.step {
+                CallStep::Execute(execution) if self.is_next_in_order(index) => Some(execution),
+                CallStep::Execute(_)
+                | CallStep::AwaitToolApproval(_)
+                | CallStep::PermittedInSegment
+                | CallStep::StartedInSegment { .. }
+                | CallStep::Final => None,
+            });
+        segment.into_iter().chain(calls)
+    }
+
+    /// True when nothing but people's decisions can move the turn.
+    #[must_use]
+    pub fn waits_for_people_only(&self) -> bool {
+        self.executions().next().is_none()
+    }
+
+    /// True when every earlier call of the same reply is over: execution keeps the model's order.
+    #[must_use]
+    pub fn is_next_in_order(&self, index: usize) -> bool {
+        self.calls
+            .iter()
+            .take(index)
+            .all(|earlier| earlier.record.status.is_final() || earlier.is_for_next_segment())
+    }
+
+    /// Returns the call with this id.
+    #[must_use]
+    pub fn call(&self, id: &ToolCallId) -> Option<&CallState> {
+        self.calls.iter().find(|it| it.record.tool_call_id == *id)
+    }
+}
+
+impl CallState {
+    /// Returns the id a person answers under.
+    #[must_use]
+    pub fn interrupt_id(&self) -> InterruptId {
+        InterruptId::of_call(self.record.turn_id, &self.record.tool_call_id)
+    }
+
+    /// True when all that is left to do about it is done by the next segment.
+    #[must_use]
+    pub const fn is_for_next_segment(&self) -> bool {
+        match self.step {
+            CallStep::PermittedInSegment => true,
+            CallStep::AwaitToolApproval(_)
+            | CallStep::Execute(_)
+            | CallStep::StartedInSegment { .. }
+            | CallStep::Final => false,
+        }
+    }
+
+    /// True when the two halves of the state, record and Step, agree. An invariant.
+    #[must_use]
+    pub fn is_consistent(&self) -> bool {
+        match &self.step {
+            CallStep::AwaitToolApproval(_) => self.record.status == CallStatus::Requested,
+            CallStep::Execute(execution) => {
+                self.record.place == CallPlace::Step
+                    && match self.record.status {
+                        CallStatus::Decided => execution.running.is_none(),
+                        CallStatus::Started => true,
+                        CallStatus::Requested
+                        | CallStatus::Succeeded
+                        | CallStatus::Failed
+                        | CallStatus::Rejected
+                        | CallStatus::Skipped
+                        | CallStatus::OutcomeUnknown => false,
+                    }
+            }
+            CallStep::PermittedInSegment => {
+                self.record.place == CallPlace::Segment && !self.record.status.is_final()
+            }
+            CallStep::StartedInSegment { .. } => {
+                self.record.place == CallPlace::Segment && self.record.status == CallStatus::Started
+            }
+            CallStep::Final => self.record.status.is_final(),
+        }
+    }
+}
+
+/// Where a revision starts counting: the commit that creates a session builds on this.
+pub const NOT_CREATED: Revision = Revision(0);

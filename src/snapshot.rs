@@ -1,0 +1,142 @@
+//! The read model of a session: safe to show to people (N24).
+
+use serde::Serialize;
+
+use crate::event::StepKind;
+use crate::failure::FailureClass;
+use crate::ids::{
+    EventCursor, FlowType, InterruptId, MessageId, Revision, SessionId, StepId, Tenant, Timestamp,
+    ToolCallId, TurnId,
+};
+use crate::policy::ToolEffect;
+use crate::record::{ArgumentsDigest, CallStatus, MessageRole};
+use crate::store::SessionStatus;
+use crate::turn::Usage;
+
+/// A session at one revision. Holds no framework items, run state or credentials.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct AgentSnapshot {
+    /// The session.
+    pub session_id: SessionId,
+    /// Which Flow it runs.
+    pub flow_type: FlowType,
+    /// Whose it is.
+    pub tenant: Option<Tenant>,
+    /// What it is doing.
+    pub status: SessionStatus,
+    /// When it was started.
+    pub created_at: Timestamp,
+    /// How many commits there were.
+    pub revision: Revision,
+    /// The turn that runs or waits.
+    pub active_turn: Option<ActiveTurnView>,
+    /// The conversation, oldest first.
+    pub messages: Vec<MessageView>,
+    /// What people have to decide.
+    pub pending_interrupts: Vec<PendingInterrupt>,
+    /// The gated calls of the active turn.
+    pub tool_calls: Vec<ToolCallView>,
+    /// Accepted messages that no turn has taken up yet.
+    pub queued_messages: Vec<QueuedMessageView>,
+    /// What all segments used.
+    pub usage: Usage,
+    /// The last turn that failed.
+    pub last_failure: Option<FailureView>,
+    /// The last event this snapshot includes: read the log from here on.
+    pub event_cursor: EventCursor,
+}
+
+/// The turn that runs or waits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct ActiveTurnView {
+    /// Which turn.
+    pub turn_id: TurnId,
+    /// When it began.
+    pub started_at: Timestamp,
+    /// The Step that it is at.
+    pub step: Option<(StepId, StepKind)>,
+    /// How many segments ended in it.
+    pub segments: u32,
+}
+
+/// One message of the conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct MessageView {
+    /// Its place in the conversation.
+    pub sequence: u64,
+    /// The turn that it belongs to.
+    pub turn_id: TurnId,
+    /// Who speaks.
+    pub role: MessageRole,
+    /// What they say.
+    pub text: String,
+    /// Which call it answers.
+    pub tool_call_id: Option<ToolCallId>,
+    /// When it was stored.
+    pub created_at: Timestamp,
+}
+
+/// A call that waits for a person.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct PendingInterrupt {
+    /// The id to answer under.
+    pub interrupt_id: InterruptId,
+    /// The turn whose model asked for the call.
+    pub turn_id: TurnId,
+    /// The model's name for the call.
+    pub tool_call_id: ToolCallId,
+    /// Its tool.
+    pub tool_name: String,
+    /// Its final input, as JSON text: what runs if it is approved (G4).
+    pub arguments: String,
+    /// The digest of session, tool and input; an answer may name it.
+    pub digest: ArgumentsDigest,
+    /// What the call does to the world.
+    pub effect: ToolEffect,
+    /// When the model asked for it.
+    pub requested_at: Timestamp,
+}
+
+/// A gated call of the active turn.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct ToolCallView {
+    /// The model's name for the call.
+    pub tool_call_id: ToolCallId,
+    /// Its tool.
+    pub tool_name: String,
+    /// What the call does to the world.
+    pub effect: ToolEffect,
+    /// Where it stands.
+    pub status: CallStatus,
+    /// How often it was started.
+    pub starts: u32,
+}
+
+/// A message that waits for its turn.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct QueuedMessageView {
+    /// Which message.
+    pub message_id: MessageId,
+    /// Its text.
+    pub text: String,
+    /// When it was accepted.
+    pub sent_at: Timestamp,
+}
+
+/// Why a turn failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct FailureView {
+    /// Which turn.
+    pub turn_id: TurnId,
+    /// What kind of failure it was.
+    pub class: FailureClass,
+    /// When.
+    pub at: Timestamp,
+}

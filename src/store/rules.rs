@@ -1,0 +1,78 @@
+//! What both stores refuse, in one place, so that they refuse it alike.
+
+use super::{EventRow, SessionFilter, SessionSummary, StoreError};
+use crate::ids::{ChunkId, EventCursor, LeaseEpoch, Revision};
+
+/// Refuses a caller whose epoch does not own the lease; `held` is the epoch of a held lease.
+pub(super) fn check_fence(
+    fence: Option<LeaseEpoch>,
+    held: Option<LeaseEpoch>,
+) -> Result<(), StoreError> {
+    if fence.is_none() || fence == held {
+        Ok(())
+    } else {
+        Err(StoreError::Fenced { held: fence })
+    }
+}
+
+/// Refuses a commit on another revision; a session that does not exist is at revision zero.
+pub(super) fn check_revision(
+    expected: Revision,
+    present: Option<Revision>,
+) -> Result<(), StoreError> {
+    let actual = present.unwrap_or_default();
+    if actual == expected {
+        Ok(())
+    } else {
+        Err(StoreError::Conflict { expected, actual })
+    }
+}
+
+/// Refuses events that do not follow the last stored one without a gap (G13).
+pub(super) fn check_cursors(last: EventCursor, events: &[EventRow]) -> Result<(), StoreError> {
+    for (event, next) in events.iter().zip(last.0 + 1..) {
+        if event.cursor.0 != next {
+            return Err(StoreError::Corrupt {
+                what: format!("event {} where {next} comes next", event.cursor.0),
+            });
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn reused_chunk(chunk: ChunkId) -> StoreError {
+    StoreError::Corrupt {
+        what: format!("chunk {} is there already", chunk.0),
+    }
+}
+
+pub(super) fn missing_parent(chunk: ChunkId, parent: ChunkId) -> StoreError {
+    StoreError::Corrupt {
+        what: format!(
+            "chunk {} follows chunk {}, which does not exist",
+            chunk.0, parent.0
+        ),
+    }
+}
+
+pub(super) fn missing_chunk(chunk: ChunkId) -> StoreError {
+    StoreError::Corrupt {
+        what: format!("there is no chunk {}", chunk.0),
+    }
+}
+
+/// True when the filter lets this session through; [`SessionFilter::after`] is the caller's.
+pub(super) fn matches(filter: &SessionFilter, summary: &SessionSummary) -> bool {
+    let SessionFilter {
+        flow_type,
+        status,
+        tenant,
+        due_by,
+        after: _,
+    } = filter;
+    let flow_fits = flow_type.is_none() || *flow_type == summary.flow_type;
+    let status_fits = status.is_none_or(|it| it == summary.status);
+    let tenant_fits = tenant.is_none() || *tenant == summary.tenant;
+    let due_fits = due_by.is_none_or(|by| summary.due_at.is_some_and(|at| at <= by));
+    flow_fits && status_fits && tenant_fits && due_fits
+}

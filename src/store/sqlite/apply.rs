@@ -1,0 +1,322 @@
+//! What each write does to the tables, inside the writer's transaction.
+
+use rusqlite::{Connection, OptionalExtension as _, params};
+
+use super::failure::{Fault, bound, column, count, time_column};
+use super::read;
+use crate::ids::{ChunkId, EventCursor, LeaseEpoch, Revision, SessionId};
+use crate::store::{
+    Chunk, Commit, EventRow, LeaseAnswer, RowChange, SessionSummary, StoreError, WorkerId,
+    WorkerRecord, rules,
+};
+
+/// Marks what a transaction changes, for other stores over the same file.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stamp {
+    pub(super) change_seq: i64,
+    pub(super) change_by: i64,
+}
+
+/// What a commit has to know about the session it changes.
+struct Present {
+    number: i64,
+    revision: Revision,
+    last_cursor: EventCursor,
+    epoch: LeaseEpoch,
+    is_held: bool,
+}
+
+pub(super) fn commit(
+    at: &Connection,
+    stamp: Stamp,
+    id: &SessionId,
+    expected: Revision,
+    fence: Option<LeaseEpoch>,
+    commit: &Commit,
+) -> Result<Revision, Fault> {
+    let present = present(at, id)?;
+    let held = present.as_ref().filter(|it| it.is_held).map(|it| it.epoch);
+    rules::check_fence(fence, held)?;
+    rules::check_revision(expected, present.as_ref().map(|it| it.revision))?;
+    let session = match present {
+        Some(it) => it,
+        None => create(at, stamp, id)?,
+    };
+    rules::check_cursors(session.last_cursor, &commit.events)?;
+
+    let revision = Revision(session.revision.0 + 1);
+    let last_cursor = commit
+        .events
+        .last()
+        .map_or(session.last_cursor, |it| it.cursor);
+    insert_chunks(at, session.number, &commit.chunks)?;
+    if let Some(head) = commit.head
+        && !has_chunk(at, session.number, head)?
+    {
+        return Err(rules::missing_chunk(head).into());
+    }
+    at.prepare_cached(
+        "UPDATE sessions SET revision = ?2, head = ?3, last_cursor = ?4, updated_at = ?5,
+         change_seq = ?6, change_by = ?7 WHERE number = ?1",
+    )?
+    .execute(params![
+        session.number,
+        column(revision.0)?,
+        commit.head.map(|it| column(it.0)).transpose()?,
+        column(last_cursor.0)?,
+        time_column(commit.summary.updated_at),
+        stamp.change_seq,
+        stamp.change_by,
+    ])?;
+    update_listing(at, session.number, &commit.summary)?;
+    at.prepare_cached("INSERT OR REPLACE INTO states (session, state) VALUES (?1, ?2)")?
+        .execute(params![session.number, commit.state])?;
+    change_rows(at, session.number, &commit.rows)?;
+    insert_events(at, session.number, &commit.events)?;
+    Ok(revision)
+}
+
+fn present(at: &Connection, id: &SessionId) -> rusqlite::Result<Option<Present>> {
+    at.prepare_cached(
+        "SELECT number, revision, last_cursor, lease_epoch, lease_worker IS NOT NULL
+         FROM sessions WHERE id = ?1",
+    )?
+    .query_row([id.as_str()], |row| {
+        Ok(Present {
+            number: row.get(0)?,
+            revision: Revision(count(row, 1)?),
+            last_cursor: EventCursor(count(row, 2)?),
+            epoch: LeaseEpoch(count(row, 3)?),
+            is_held: row.get(4)?,
+        })
+    })
+    .optional()
+}
+
+fn create(at: &Connection, stamp: Stamp, id: &SessionId) -> Result<Present, Fault> {
+    let (revision, epoch): (u64, u64) = at
+        .prepare_cached(
+            "DELETE FROM deleted_sessions WHERE id = ?1 RETURNING revision, lease_epoch",
+        )?
+        .query_row([id.as_str()], |row| Ok((count(row, 0)?, count(row, 1)?)))
+        .optional()?
+        .unwrap_or_default();
+    let number = at
+        .prepare_cached(
+            "INSERT INTO sessions (id, revision, last_cursor, lease_epoch, change_seq, change_by,
+             status, metadata, created_at, updated_at)
+             VALUES (?1, ?2, 0, ?3, ?4, ?5, '', '', 0, 0)",
+        )?
+        .insert(params![
+            id.as_str(),
+            column(revision)?,
+            column(epoch)?,
+            stamp.change_seq,
+            stamp.change_by,
+        ])?;
+    Ok(Present {
+        number,
+        revision: Revision(revision),
+        last_cursor: EventCursor(0),
+        epoch: LeaseEpoch(epoch),
+        is_held: false,
+    })
+}
+
+/// Writes what is listed only where it differs: each index that is touched is one more page to sync.
+fn update_listing(at: &Connection, session: i64, summary: &SessionSummary) -> Result<(), Fault> {
+    let SessionSummary {
+        flow_type,
+        status,
+        tenant,
+        metadata,
+        created_at,
+        updated_at: _,
+        due_at,
+    } = summary;
+    let metadata = serde_json::to_string(metadata).map_err(|it| StoreError::Backend {
+        operation: "encode the metadata",
+        source: it.into(),
+    })?;
+    at.prepare_cached(
+        "UPDATE sessions SET flow_type = ?2, status = ?3, tenant = ?4, metadata = ?5, created_at = ?6
+         WHERE number = ?1 AND (flow_type IS NOT ?2 OR status IS NOT ?3 OR tenant IS NOT ?4
+         OR metadata IS NOT ?5 OR created_at IS NOT ?6)",
+    )?
+    .execute(params![
+        session,
+        flow_type.as_ref().map(|it| it.as_str()),
+        status.name(),
+        tenant.as_ref().map(|it| it.as_str()),
+        metadata,
+        time_column(*created_at),
+    ])?;
+    at.prepare_cached("UPDATE sessions SET due_at = ?2 WHERE number = ?1 AND due_at IS NOT ?2")?
+        .execute(params![session, due_at.map(time_column)])?;
+    Ok(())
+}
+
+fn insert_chunks(at: &Connection, session: i64, chunks: &[Chunk]) -> Result<(), Fault> {
+    for chunk in chunks {
+        if let Some(parent) = chunk.parent
+            && !has_chunk(at, session, parent)?
+        {
+            return Err(rules::missing_parent(chunk.id, parent).into());
+        }
+        let inserted = at
+            .prepare_cached(
+                "INSERT INTO chunks (session, id, parent, messages, codec, raw_bytes, bytes)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING",
+            )?
+            .execute(params![
+                session,
+                column(chunk.id.0)?,
+                chunk.parent.map(|it| column(it.0)).transpose()?,
+                chunk.messages,
+                chunk.codec.number(),
+                column(chunk.raw_bytes)?,
+                chunk.bytes,
+            ])?;
+        if inserted == 0 {
+            return Err(rules::reused_chunk(chunk.id).into());
+        }
+    }
+    Ok(())
+}
+
+fn has_chunk(at: &Connection, session: i64, chunk: ChunkId) -> Result<bool, Fault> {
+    let found = at
+        .prepare_cached("SELECT 1 FROM chunks WHERE session = ?1 AND id = ?2")?
+        .exists(params![session, column(chunk.0)?])?;
+    Ok(found)
+}
+
+fn change_rows(at: &Connection, session: i64, changes: &[RowChange]) -> Result<(), Fault> {
+    for change in changes {
+        match change {
+            RowChange::Put(key, value) => at
+                .prepare_cached(
+                    "INSERT INTO rows (session, kind, key, value) VALUES (?1, ?2, ?3, ?4)
+                     ON CONFLICT DO UPDATE SET value = excluded.value",
+                )?
+                .execute(params![session, key.kind.name(), key.key, value])?,
+            RowChange::Delete(key) => at
+                .prepare_cached("DELETE FROM rows WHERE session = ?1 AND kind = ?2 AND key = ?3")?
+                .execute(params![session, key.kind.name(), key.key])?,
+        };
+    }
+    Ok(())
+}
+
+fn insert_events(at: &Connection, session: i64, events: &[EventRow]) -> Result<(), Fault> {
+    let mut insert =
+        at.prepare_cached("INSERT INTO events (session, cursor, bytes) VALUES (?1, ?2, ?3)")?;
+    for event in events {
+        insert.execute(params![session, column(event.cursor.0)?, event.bytes])?;
+    }
+    Ok(())
+}
+
+pub(super) fn delete(at: &Connection, stamp: Stamp, id: &SessionId) -> Result<bool, Fault> {
+    let Some(session) = present(at, id)? else {
+        return Ok(false);
+    };
+    for table in [
+        "DELETE FROM states WHERE session = ?1",
+        "DELETE FROM chunks WHERE session = ?1",
+        "DELETE FROM rows WHERE session = ?1",
+        "DELETE FROM events WHERE session = ?1",
+        "DELETE FROM sessions WHERE number = ?1",
+    ] {
+        at.prepare_cached(table)?.execute([session.number])?;
+    }
+    at.prepare_cached(
+        "INSERT INTO deleted_sessions (id, revision, lease_epoch, change_seq, change_by)
+         VALUES (?1, ?2, ?3, ?4, ?5)",
+    )?
+    .execute(params![
+        id.as_str(),
+        column(session.revision.0)?,
+        column(session.epoch.0)?,
+        stamp.change_seq,
+        stamp.change_by,
+    ])?;
+    Ok(true)
+}
+
+pub(super) fn register_worker(at: &Connection, worker: &WorkerRecord) -> Result<(), Fault> {
+    at.prepare_cached(
+        "INSERT OR REPLACE INTO workers (id, process_id, start_time, boot_id, pid_namespace, heartbeat)
+         VALUES (?1, ?2, ?3, ?4, ?5, 0)",
+    )?
+    .execute(params![
+        worker.id.as_str(),
+        worker.process_id,
+        column(worker.start_time)?,
+        worker.boot_id,
+        column(worker.pid_namespace)?,
+    ])?;
+    Ok(())
+}
+
+pub(super) fn heartbeat(at: &Connection, worker: &WorkerId) -> Result<u64, Fault> {
+    at.prepare_cached(
+        "UPDATE workers SET heartbeat = heartbeat + 1 WHERE id = ?1 RETURNING heartbeat",
+    )?
+    .query_row([worker.as_str()], |row| count(row, 0))
+    .optional()?
+    .ok_or(Fault::Refused(StoreError::Fenced { held: None }))
+}
+
+pub(super) fn remove_worker(at: &Connection, worker: &WorkerId) -> Result<(), Fault> {
+    at.prepare_cached("UPDATE sessions SET lease_worker = NULL WHERE lease_worker = ?1")?
+        .execute([worker.as_str()])?;
+    at.prepare_cached("DELETE FROM workers WHERE id = ?1")?
+        .execute([worker.as_str()])?;
+    Ok(())
+}
+
+pub(super) fn acquire_lease(
+    at: &Connection,
+    id: &SessionId,
+    worker: &WorkerId,
+    take_over: Option<LeaseEpoch>,
+) -> Result<LeaseAnswer, Fault> {
+    let is_registered = at
+        .prepare_cached("SELECT 1 FROM workers WHERE id = ?1")?
+        .exists([worker.as_str()])?;
+    if !is_registered {
+        return Err(StoreError::Fenced { held: None }.into());
+    }
+    let Some(session) = present(at, id)? else {
+        return Err(StoreError::NoSession {
+            session: id.clone(),
+        }
+        .into());
+    };
+    if let Some(lease) = read::lease(at, id)?
+        && take_over != Some(lease.epoch)
+    {
+        return Ok(if lease.holder.id == *worker {
+            LeaseAnswer::Granted(lease.epoch)
+        } else {
+            LeaseAnswer::Held(lease)
+        });
+    }
+    let epoch = LeaseEpoch(session.epoch.0 + 1);
+    at.prepare_cached("UPDATE sessions SET lease_epoch = ?2, lease_worker = ?3 WHERE number = ?1")?
+        .execute(params![session.number, column(epoch.0)?, worker.as_str()])?;
+    Ok(LeaseAnswer::Granted(epoch))
+}
+
+pub(super) fn release_lease(
+    at: &Connection,
+    id: &SessionId,
+    epoch: LeaseEpoch,
+) -> Result<(), Fault> {
+    at.prepare_cached(
+        "UPDATE sessions SET lease_worker = NULL WHERE id = ?1 AND lease_epoch = ?2",
+    )?
+    .execute(params![id.as_str(), bound(epoch.0)])?;
+    Ok(())
+}

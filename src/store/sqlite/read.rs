@@ -1,0 +1,360 @@
+//! The threads that read, beside the writer: a read never waits for a sync.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rusqlite::types::Value;
+use rusqlite::{Connection, OptionalExtension as _, Row, params, params_from_iter};
+use tokio::sync::{mpsc, oneshot};
+
+use super::failure::{Fault, bound, column, count, optional_count, time_column, time_from_column};
+use crate::ids::{ChunkId, EventCursor, FlowType, LeaseEpoch, Revision, SessionId, Tenant};
+use crate::store::{
+    Chunk, ChunkCodec, ChunkHeader, EventRow, Lease, RowKey, SessionFilter, SessionPage,
+    SessionStatus, SessionSummary, StoreError, StoredSession, SummaryRow, WorkerId, WorkerRecord,
+    rules,
+};
+
+type Job = Box<dyn FnOnce(&Connection) + Send>;
+
+/// The sending end of the readers' queue.
+#[derive(Debug)]
+pub(super) struct Readers {
+    jobs: mpsc::Sender<Job>,
+}
+
+/// One reading thread's own things.
+pub(super) struct ReaderThread {
+    jobs: Arc<Mutex<mpsc::Receiver<Job>>>,
+    connection: Connection,
+}
+
+/// Makes both ends; [`ReaderThread::run`] is to be called on threads of their own.
+pub(super) fn channel(connections: Vec<Connection>) -> (Readers, Vec<ReaderThread>) {
+    let (sender, receiver) = mpsc::channel(QUEUE_MAX);
+    let receiver = Arc::new(Mutex::new(receiver));
+    let threads = connections
+        .into_iter()
+        .map(|connection| ReaderThread {
+            jobs: Arc::clone(&receiver),
+            connection,
+        })
+        .collect();
+    (Readers { jobs: sender }, threads)
+}
+
+impl Readers {
+    /// Runs the work on one snapshot of the file.
+    pub(super) async fn read<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        work: impl FnOnce(&Connection) -> Result<T, Fault> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        let stopped = || StoreError::Backend {
+            operation,
+            source: "the store's thread has stopped".into(),
+        };
+        let job: Job = Box::new(move |connection| {
+            if !reply.is_closed() {
+                let result = on_snapshot(connection, work);
+                // The caller may have stopped waiting meanwhile.
+                let _ = reply.send(result.map_err(|it| it.into_error(operation)));
+            }
+        });
+        self.jobs.send(job).await.map_err(|_| stopped())?;
+        answer.await.unwrap_or_else(|_| Err(stopped()))
+    }
+}
+
+impl ReaderThread {
+    /// Reads until every [`Readers`] is gone and the queue is empty.
+    pub(super) fn run(self) {
+        loop {
+            // Held while waiting: the other thread waits for the lock instead of the queue.
+            let next = self
+                .jobs
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .blocking_recv();
+            let Some(job) = next else { return };
+            job(&self.connection);
+        }
+    }
+}
+
+/// Runs all statements of the work on the same state of the file.
+pub(super) fn on_snapshot<T>(
+    connection: &Connection,
+    work: impl FnOnce(&Connection) -> Result<T, Fault>,
+) -> Result<T, Fault> {
+    connection.prepare_cached("BEGIN")?.execute([])?;
+    let result = work(connection);
+    connection.prepare_cached("ROLLBACK")?.execute([])?;
+    result
+}
+
+pub(super) fn load(at: &Connection, id: &SessionId) -> Result<Option<StoredSession>, Fault> {
+    let session = at
+        .prepare_cached(
+            "SELECT revision, state, head FROM sessions JOIN states ON session = number
+             WHERE id = ?1",
+        )?
+        .query_row([id.as_str()], |row| {
+            Ok(StoredSession {
+                revision: Revision(count(row, 0)?),
+                state: row.get(1)?,
+                head: optional_count(row, 2)?.map(ChunkId),
+                lease: None,
+            })
+        })
+        .optional()?;
+    match session {
+        Some(session) => Ok(Some(StoredSession {
+            lease: lease(at, id)?,
+            ..session
+        })),
+        None => Ok(None),
+    }
+}
+
+pub(super) fn lease(at: &Connection, id: &SessionId) -> Result<Option<Lease>, Fault> {
+    let lease = at
+        .prepare_cached(
+            "SELECT lease_epoch, workers.id, process_id, start_time, boot_id, pid_namespace, heartbeat
+             FROM sessions JOIN workers ON workers.id = lease_worker WHERE sessions.id = ?1",
+        )?
+        .query_row([id.as_str()], |row| {
+            Ok(Lease {
+                epoch: LeaseEpoch(count(row, 0)?),
+                holder: WorkerRecord {
+                    id: WorkerId::new(row.get::<_, String>(1)?),
+                    process_id: row.get(2)?,
+                    start_time: count(row, 3)?,
+                    boot_id: row.get(4)?,
+                    pid_namespace: count(row, 5)?,
+                },
+                heartbeat: count(row, 6)?,
+            })
+        })
+        .optional()?;
+    Ok(lease)
+}
+
+pub(super) fn rows(
+    at: &Connection,
+    id: &SessionId,
+    keys: &[RowKey],
+) -> Result<Vec<Option<Vec<u8>>>, Fault> {
+    let mut select = at.prepare_cached(
+        "SELECT value FROM sessions JOIN rows ON session = number
+         WHERE id = ?1 AND kind = ?2 AND key = ?3",
+    )?;
+    keys.iter()
+        .map(|it| {
+            let found = select
+                .query_row(params![id.as_str(), it.kind.name(), it.key], |row| {
+                    row.get(0)
+                })
+                .optional()?;
+            Ok(found)
+        })
+        .collect()
+}
+
+pub(super) fn chunk_chain(
+    at: &Connection,
+    id: &SessionId,
+    head: ChunkId,
+) -> Result<Vec<ChunkHeader>, Fault> {
+    let session = number(at, id)?;
+    // The bound on the depth ends a damaged chain that runs in a circle.
+    let mut select = at.prepare_cached(
+        "WITH RECURSIVE chain (depth, id, parent, messages, raw_bytes) AS (
+             SELECT 1, id, parent, messages, raw_bytes FROM chunks WHERE session = ?1 AND id = ?2
+             UNION ALL
+             SELECT depth + 1, chunks.id, chunks.parent, chunks.messages, chunks.raw_bytes
+             FROM chain JOIN chunks ON session = ?1 AND chunks.id = chain.parent
+             WHERE depth < (SELECT count(*) FROM chunks WHERE session = ?1))
+         SELECT id, parent, messages, raw_bytes FROM chain ORDER BY depth",
+    )?;
+    let mut rows = select.query(params![session, column(head.0)?])?;
+    let mut chain = Vec::new();
+    let mut next = Some(head);
+    while let Some(row) = rows.next()? {
+        chain.push(ChunkHeader {
+            id: ChunkId(count(row, 0)?),
+            messages: row.get(2)?,
+            raw_bytes: count(row, 3)?,
+        });
+        next = optional_count(row, 1)?.map(ChunkId);
+    }
+    if let Some(missing) = next {
+        return Err(rules::missing_chunk(missing).into());
+    }
+    chain.reverse();
+    Ok(chain)
+}
+
+pub(super) fn chunk(at: &Connection, id: &SessionId, chunk: ChunkId) -> Result<Chunk, Fault> {
+    let session = number(at, id)?;
+    let (codec, parent, messages, raw_bytes, bytes) = at
+        .prepare_cached(
+            "SELECT codec, parent, messages, raw_bytes, bytes FROM chunks
+             WHERE session = ?1 AND id = ?2",
+        )?
+        .query_row(params![session, column(chunk.0)?], |row| {
+            let parent = optional_count(row, 1)?;
+            Ok((
+                row.get(0)?,
+                parent,
+                row.get(2)?,
+                count(row, 3)?,
+                row.get(4)?,
+            ))
+        })
+        .optional()?
+        .ok_or_else(|| rules::missing_chunk(chunk))?;
+    let codec = ChunkCodec::from_number(codec).ok_or(StoreError::TooNew {
+        what: "a chunk of the transcript",
+        found: codec,
+        supported: ChunkCodec::Plain.number(),
+    })?;
+    Ok(Chunk {
+        id: chunk,
+        parent: parent.map(ChunkId),
+        messages,
+        codec,
+        raw_bytes,
+        bytes,
+    })
+}
+
+pub(super) fn events(
+    at: &Connection,
+    id: &SessionId,
+    after: EventCursor,
+    limit: usize,
+) -> Result<Vec<EventRow>, Fault> {
+    let mut select = at.prepare_cached(
+        "SELECT cursor, bytes FROM sessions JOIN events ON session = number
+         WHERE id = ?1 AND cursor > ?2 ORDER BY cursor LIMIT ?3",
+    )?;
+    let rows = select.query_map(
+        params![id.as_str(), bound(after.0), bound(limit as u64)],
+        |row| {
+            Ok(EventRow {
+                cursor: EventCursor(count(row, 0)?),
+                bytes: row.get(1)?,
+            })
+        },
+    )?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+pub(super) fn list(
+    at: &Connection,
+    filter: &SessionFilter,
+    limit: usize,
+) -> Result<SessionPage, Fault> {
+    let (conditions, values) = conditions(filter);
+    // Few sessions are due at a time, which SQLite would not guess.
+    let index = match filter.due_by {
+        Some(_) => "INDEXED BY sessions_by_due_at",
+        None => "",
+    };
+    // One more than asked for tells whether there are more.
+    let fetched = bound(limit as u64).saturating_add(1);
+    let mut select = at.prepare_cached(&format!(
+        "SELECT id, revision, flow_type, status, tenant, metadata, created_at, updated_at, due_at
+         FROM sessions {index} WHERE {conditions} ORDER BY id LIMIT {fetched}"
+    ))?;
+    let mut found = select.query(params_from_iter(values))?;
+    let mut page = SessionPage::default();
+    while let Some(row) = found.next()? {
+        if page.rows.len() == limit {
+            page.has_more = true;
+            break;
+        }
+        page.rows.push(summary_row(row)?);
+    }
+    Ok(page)
+}
+
+fn conditions(filter: &SessionFilter) -> (String, Vec<Value>) {
+    let SessionFilter {
+        flow_type,
+        status,
+        tenant,
+        due_by,
+        after,
+    } = filter;
+    let text = |it: &str| Value::Text(it.to_owned());
+    let wanted = [
+        (
+            "flow_type =",
+            flow_type.as_ref().map(|it| text(it.as_str())),
+        ),
+        ("status =", status.map(|it| text(it.name()))),
+        ("tenant =", tenant.as_ref().map(|it| text(it.as_str()))),
+        (
+            "due_at <=",
+            due_by.map(|it| Value::Integer(time_column(it))),
+        ),
+        ("id >", after.as_ref().map(|it| text(it.as_str()))),
+    ];
+    let mut sql = String::from("TRUE");
+    let mut values = Vec::new();
+    for (condition, value) in wanted {
+        if let Some(value) = value {
+            sql += " AND ";
+            sql += condition;
+            sql += " ?";
+            values.push(value);
+        }
+    }
+    (sql, values)
+}
+
+fn summary_row(row: &Row<'_>) -> Result<SummaryRow, Fault> {
+    let id: String = row.get(0)?;
+    let damaged = |column: &str| StoreError::Corrupt {
+        what: format!("the {column} of the session {id}"),
+    };
+    let status: String = row.get(3)?;
+    let metadata: String = row.get(5)?;
+    Ok(SummaryRow {
+        session: SessionId::new(id.clone()).map_err(|_| damaged("id"))?,
+        revision: Revision(count(row, 1)?),
+        summary: SessionSummary {
+            flow_type: row
+                .get::<_, Option<String>>(2)?
+                .map(FlowType::new)
+                .transpose()
+                .map_err(|_| damaged("flow type"))?,
+            status: SessionStatus::from_name(&status).ok_or_else(|| damaged("status"))?,
+            tenant: row
+                .get::<_, Option<String>>(4)?
+                .map(Tenant::new)
+                .transpose()
+                .map_err(|_| damaged("tenant"))?,
+            metadata: serde_json::from_str(&metadata).map_err(|_| damaged("metadata"))?,
+            created_at: time_from_column(row.get(6)?),
+            updated_at: time_from_column(row.get(7)?),
+            due_at: row.get::<_, Option<i64>>(8)?.map(time_from_column),
+        },
+    })
+}
+
+fn number(at: &Connection, id: &SessionId) -> Result<i64, Fault> {
+    at.prepare_cached("SELECT number FROM sessions WHERE id = ?1")?
+        .query_row([id.as_str()], |row| row.get(0))
+        .optional()?
+        .ok_or_else(|| {
+            Fault::Refused(StoreError::NoSession {
+                session: id.clone(),
+            })
+        })
+}
+
+/// How many reads may wait; who comes later waits for room.
+const QUEUE_MAX: usize = 1024;

@@ -1,0 +1,529 @@
+//! Calls: asked about, run, and answered (spec/cli-protocol.md 5 and 7).
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::agents::Agent;
+use super::builtin::end_gated;
+use super::frames::{self, merge};
+use super::inbound::Open;
+use super::permission::{HookAnswer, Source};
+use super::turn::{Progress, Turn};
+use super::{Callback, FakeCli, Fault};
+
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) id: String,
+    pub(super) name: String,
+    /// The model's own input.
+    pub(super) input: Value,
+    /// After `updatedInput`.
+    pub(super) final_input: Value,
+    pub(super) assistant_uuid: String,
+    /// The Agent call whose sub-agent made this one.
+    pub(super) parent: Option<usize>,
+    pub(super) state: CallState,
+    pub(super) answers: Vec<HookAnswer>,
+    pub(super) source: Source,
+    pub(super) is_resumed: bool,
+    pub(super) is_emitted: bool,
+    /// True once the host saw the call answered by a hook without a denial.
+    pub(super) passed_hook: bool,
+    /// The first answer of a tools/call that is sent twice.
+    held: Option<Outcome>,
+}
+
+#[derive(Debug)]
+pub(super) enum CallState {
+    Waiting,
+    AskingHooks,
+    AskingHost,
+    Allowed,
+    Running,
+    AtGate(String),
+    Delegated(Agent),
+    Done(Outcome),
+    Deferred,
+}
+
+/// What a call's result line and entry hold.
+#[derive(Debug, Clone)]
+pub(super) struct Outcome {
+    pub(super) content: Value,
+    pub(super) is_error: bool,
+    /// `tool_use_result` on the wire, `toolUseResult` in the entry.
+    pub(super) detail: Value,
+    /// Why it did not run.
+    pub(super) not_run: Option<&'static str>,
+}
+
+impl Outcome {
+    pub(super) fn of(content: Value, detail: Value) -> Self {
+        Self {
+            content,
+            is_error: false,
+            detail,
+            not_run: None,
+        }
+    }
+
+    pub(super) fn error(text: &str) -> Self {
+        Self {
+            content: json!(text),
+            is_error: true,
+            detail: json!(format!("Error: {text}")),
+            not_run: None,
+        }
+    }
+
+    pub(super) fn not_run(text: &str, kind: &'static str) -> Self {
+        Self {
+            not_run: Some(kind),
+            ..Self::error(text)
+        }
+    }
+}
+
+impl Call {
+    /// Makes the call of a `tool_use` block.
+    pub(super) fn new(block: &Value, assistant_uuid: String, parent: Option<usize>) -> Self {
+        Self {
+            id: block["id"].as_str().unwrap_or_default().to_owned(),
+            name: block["name"].as_str().unwrap_or_default().to_owned(),
+            input: block["input"].clone(),
+            final_input: block["input"].clone(),
+            assistant_uuid,
+            parent,
+            state: CallState::Waiting,
+            answers: Vec::new(),
+            source: Source::Mode,
+            is_resumed: false,
+            is_emitted: false,
+            passed_hook: false,
+            held: None,
+        }
+    }
+
+    pub(super) fn is_finished(&self) -> bool {
+        matches!(self.state, CallState::Done(_) | CallState::Deferred)
+    }
+}
+
+impl FakeCli {
+    /// Moves every call on that can move; true when one did.
+    pub(super) fn start_calls(&mut self, turn: &mut Turn) -> bool {
+        let mut moved = false;
+        for index in 0..turn.calls.len() {
+            match &turn.calls[index].state {
+                CallState::Waiting if self.may_start(turn, index) => {
+                    self.ask_hooks(turn, index);
+                    moved = true;
+                }
+                // A call of the main conversation runs once the reply is complete.
+                CallState::Allowed if !turn.is_streaming || turn.calls[index].parent.is_some() => {
+                    self.run(turn, index);
+                    moved = true;
+                }
+                CallState::AtGate(gate) if self.gates.contains(gate) => {
+                    end_gated(&mut turn.calls[index]);
+                    moved = true;
+                }
+                CallState::Delegated(_) => moved |= self.step_agent(turn, index),
+                CallState::Waiting
+                | CallState::AskingHooks
+                | CallState::AskingHost
+                | CallState::Allowed
+                | CallState::Running
+                | CallState::AtGate(_)
+                | CallState::Done(_)
+                | CallState::Deferred => {}
+            }
+        }
+        moved
+    }
+
+    /// Reads of one reply run side by side, others strictly one after the other.
+    fn may_start(&self, turn: &Turn, index: usize) -> bool {
+        let call = &turn.calls[index];
+        let is_parallel = self.is_parallel(&call.name);
+        turn.calls[..index]
+            .iter()
+            .filter(|it| it.parent == call.parent)
+            .all(|it| it.is_finished() || (is_parallel && self.is_parallel(&it.name)))
+    }
+
+    fn is_parallel(&self, name: &str) -> bool {
+        matches!(name, "Read" | "Glob" | "Grep")
+            || self
+                .server_tool(name)
+                .is_some_and(|(_, tool)| tool.is_read_only)
+            || !self.is_known_tool(name)
+    }
+
+    fn is_known_tool(&self, name: &str) -> bool {
+        self.tool_names().iter().any(|it| it == name)
+    }
+
+    fn ask_hooks(&mut self, turn: &mut Turn, index: usize) {
+        let call = &turn.calls[index];
+        if !self.is_known_tool(&call.name) && !call.is_resumed {
+            let text = format!("Error: No such tool available: {}", call.name);
+            let mut outcome = Outcome::error(&format!("<tool_use_error>{text}</tool_use_error>"));
+            outcome.detail = json!(text);
+            turn.calls[index].state = CallState::Done(outcome);
+            return;
+        }
+        if self.has_fault(&Fault::RunWithoutAsking) {
+            turn.calls[index].state = CallState::Allowed;
+            return;
+        }
+        // Without --await-initialize the resumed call skips the hooks (spec/cli-protocol.md 0.2).
+        let skips = self.has_fault(&Fault::SkipHooks)
+            || (call.is_resumed
+                && (self.has_fault(&Fault::SkipHooksOnResume)
+                    || !self.arguments.awaits_initialize));
+        let callbacks: Vec<Callback> = self
+            .hooks
+            .pre_tool_use
+            .iter()
+            .filter(|it| !skips && matches(it.matcher.as_deref(), &call.name))
+            .cloned()
+            .collect();
+        turn.calls[index].state = CallState::AskingHooks;
+        for callback in &callbacks {
+            self.send_hook(turn, index, callback, true);
+        }
+        if callbacks.is_empty() {
+            self.decide(turn, index);
+        }
+    }
+
+    fn send_hook(&mut self, turn: &Turn, index: usize, callback: &Callback, counts: bool) {
+        let call = &turn.calls[index];
+        let mut input = self.hook_input(turn, "PreToolUse");
+        merge(
+            &mut input,
+            json!({"tool_name": call.name, "tool_input": call.input, "tool_use_id": call.id}),
+        );
+        if let Some((server, _)) = frames::split_mcp(&call.name) {
+            merge(
+                &mut input,
+                json!({"mcp_server": {"name": server, "source": "sdk"}}),
+            );
+        }
+        if let Some(agent) = turn.agent_of(call) {
+            merge(
+                &mut input,
+                json!({"agent_id": agent, "agent_type": "general-purpose"}),
+            );
+        }
+        let request = json!({"subtype": "hook_callback", "callback_id": callback.id, "input": input, "tool_use_id": call.id});
+        let timeout = callback.timeout.unwrap_or(DEFAULT_HOOK_TIMEOUT);
+        let deadline = self.now.checked_add(timeout);
+        self.send_request(
+            request,
+            Open::Hook {
+                call: index,
+                counts,
+                deadline,
+            },
+        );
+    }
+
+    /// The fields that every hook gets.
+    pub(super) fn hook_input(&self, turn: &Turn, event: &str) -> Value {
+        let mut input = json!({
+            "session_id": self.transcript.session, "transcript_path": self.transcript.path,
+            "cwd": self.transcript.cwd, "permission_mode": self.permission_mode(),
+            "effort": {"level": "high"}, "hook_event_name": event,
+        });
+        if let Some(id) = &turn.prompt_id {
+            merge(&mut input, json!({"prompt_id": id}));
+        }
+        input
+    }
+
+    pub(super) fn handle_hook(
+        &mut self,
+        turn: &mut Turn,
+        index: usize,
+        counts: bool,
+        answer: &Result<Value, String>,
+    ) {
+        if !matches!(turn.calls[index].state, CallState::AskingHooks) {
+            return;
+        }
+        if counts {
+            if let Some(answer) = HookAnswer::read(answer) {
+                if let Some(input) = &answer.updated_input {
+                    // The answer that arrives last wins (capture `hook_update_order`).
+                    turn.calls[index].final_input = input.clone();
+                }
+                turn.calls[index].answers.push(answer);
+            }
+            if self.has_fault(&Fault::RepeatHook)
+                && let Some(callback) = self.hooks.pre_tool_use.first().cloned()
+            {
+                self.send_hook(turn, index, &callback, false);
+            }
+        }
+        let is_asking = |it: &Open| matches!(it, Open::Hook { call, .. } if *call == index);
+        if !self.open.values().any(is_asking) {
+            self.decide(turn, index);
+        }
+    }
+
+    fn run(&mut self, turn: &mut Turn, index: usize) {
+        turn.calls[index].state = CallState::Running;
+        if frames::split_mcp(&turn.calls[index].name).is_some() {
+            self.send_call(turn, index, true);
+        } else {
+            self.run_builtin(turn, index);
+        }
+    }
+
+    fn send_call(&mut self, turn: &Turn, index: usize, counts: bool) {
+        let call = &turn.calls[index];
+        let Some((server, tool)) = frames::split_mcp(&call.name) else {
+            return;
+        };
+        let (server, mut tool) = (server.to_owned(), tool.to_owned());
+        let mut input = call.final_input.clone();
+        for fault in &self.config.faults {
+            match fault {
+                Fault::CallAnotherTool(name) => tool.clone_from(name),
+                Fault::CallOtherInput(text) => {
+                    input = serde_json::from_str(text).unwrap_or(Value::Null)
+                }
+                _ => {}
+            }
+        }
+        self.rpc_ids += 1;
+        let rpc_id = self.rpc_ids;
+        let message = json!({
+            "method": "tools/call", "jsonrpc": "2.0", "id": rpc_id,
+            "params": {
+                "name": tool, "arguments": input,
+                "_meta": {"claudecode/toolUseId": call.id, "progressToken": rpc_id},
+            },
+        });
+        self.send_mcp(
+            &server,
+            &message,
+            Open::Call {
+                call: index,
+                rpc_id,
+                counts,
+            },
+        );
+    }
+
+    pub(super) fn handle_called(
+        &mut self,
+        turn: &mut Turn,
+        index: usize,
+        counts: bool,
+        answer: Result<Value, String>,
+    ) {
+        let outcome = match answer {
+            Err(error) => Outcome::error(&error),
+            Ok(answer) => read_result(&answer["mcp_response"]),
+        };
+        if counts && self.has_fault(&Fault::RepeatCall) {
+            turn.calls[index].held = Some(outcome);
+            self.send_call(turn, index, false);
+            return;
+        }
+        let outcome = turn.calls[index].held.take().unwrap_or(outcome);
+        turn.calls[index].state = CallState::Done(outcome);
+    }
+
+    /// Sends the results of the main conversation's calls, in the model's order.
+    pub(super) fn step_tools(&mut self, turn: &mut Turn) -> Progress {
+        for index in 0..turn.calls.len() {
+            if turn.calls[index].parent.is_some() || turn.calls[index].is_emitted {
+                continue;
+            }
+            match &turn.calls[index].state {
+                CallState::Done(outcome) => {
+                    let outcome = outcome.clone();
+                    self.emit_result(turn, index, &outcome);
+                }
+                CallState::Deferred => self.emit_deferral(turn, index),
+                CallState::Waiting
+                | CallState::AskingHooks
+                | CallState::AskingHost
+                | CallState::Allowed
+                | CallState::Running
+                | CallState::AtGate(_)
+                | CallState::Delegated(_) => return Progress::Waits,
+            }
+            turn.calls[index].is_emitted = true;
+        }
+        self.after_tools(turn)
+    }
+
+    pub(super) fn emit_result(&mut self, turn: &mut Turn, index: usize, outcome: &Outcome) {
+        let call = &turn.calls[index];
+        if call.is_resumed && call.passed_hook {
+            self.send_hook_success(&call.id);
+        }
+        let mut block =
+            json!({"type": "tool_result", "tool_use_id": call.id, "content": outcome.content});
+        if outcome.is_error {
+            merge(&mut block, json!({"is_error": true}));
+        } else if call.name == "Bash" {
+            merge(&mut block, json!({"is_error": false}));
+        }
+        let message = json!({"role": "user", "content": [block]});
+        let mut meta = json!({"id": call.id});
+        if let Some(kind) = outcome.not_run {
+            merge(&mut meta, json!({"non_execution_kind": kind}));
+        }
+        if let Some(decision) = call.source.decision(outcome) {
+            merge(&mut meta, json!({"permission_decision": decision}));
+        }
+        let uuid = self.send_stamped(json!({
+            "type": "user", "message": message, "parent_tool_use_id": null,
+            "tool_use_result": outcome.detail,
+            "tool_result_meta": [meta],
+        }));
+        let entry = json!({
+            "type": "user", "message": message, "toolUseResult": outcome.detail,
+            "sourceToolAssistantUUID": call.assistant_uuid,
+        });
+        self.transcript
+            .chain(&mut self.ids, Some(uuid), Some(&call.assistant_uuid), entry);
+        turn.tool_results += 1;
+    }
+
+    fn emit_deferral(&mut self, turn: &mut Turn, index: usize) {
+        let call = &turn.calls[index];
+        let attachment = json!({
+            "type": "hook_deferred_tool", "toolUseID": call.id, "toolName": call.name,
+            "toolInput": call.final_input, "hookName": "settings", "hookEvent": "PreToolUse",
+            "permissionMode": self.permission_mode(),
+        });
+        if call.is_resumed {
+            self.send_hook_success(&call.id);
+        }
+        let uuid = self
+            .transcript
+            .attachment(&mut self.ids, None, attachment.clone());
+        if call.is_resumed {
+            let timestamp = self.ids.timestamp();
+            self.send_with_session(json!({
+                "type": "attachment", "attachment": attachment, "uuid": uuid,
+                "timestamp": timestamp, "parent_tool_use_id": null,
+            }));
+        }
+        turn.deferred = Some(json!({"id": call.id, "name": call.name, "input": call.final_input}));
+    }
+
+    fn send_hook_success(&mut self, id: &str) {
+        self.send_stamped(json!({
+            "type": "attachment", "parent_tool_use_id": null, "attachment": {
+                "type": "hook_success", "hookName": "PreToolUse:Callback", "toolUseID": id,
+                "hookEvent": "PreToolUse", "content": "", "command": "callback",
+            },
+        }));
+    }
+
+    /// Answers what is open as the CLI itself does when its input ends.
+    pub(super) fn refuse_open_requests(&mut self) {
+        let Some(mut turn) = self.turn.take() else {
+            return;
+        };
+        for (id, open) in std::mem::take(&mut self.open) {
+            let outcome = match open {
+                Open::Hook { call, .. } | Open::Ask { call } => {
+                    let mut outcome = Outcome::not_run(INPUT_CLOSED, "cancelled");
+                    outcome.detail = json!(INPUT_CLOSED);
+                    Some((call, outcome))
+                }
+                Open::Call { call, .. } => Some((
+                    call,
+                    Outcome::error("MCP tool call was interrupted before a result was received"),
+                )),
+                Open::Handshake { .. } | Open::Ignored | Open::BatchHook => None,
+            };
+            if let Some((call, outcome)) = outcome {
+                turn.calls[call].state = CallState::Done(outcome);
+            }
+            turn.end_batch_hook(&id);
+        }
+        self.turn = Some(turn);
+    }
+
+    /// Gives up the hooks whose time is over; true when there was one (capture `hook_timeout`).
+    pub(super) fn give_up_hooks(&mut self) -> bool {
+        let now = self.now;
+        let is_late = |it: &Open| matches!(it, Open::Hook { deadline: Some(at), .. } if *at <= now);
+        let late: Vec<(String, Open)> = self
+            .open
+            .iter()
+            .filter(|(_, it)| is_late(it))
+            .map(|(id, it)| (id.clone(), it.clone()))
+            .collect();
+        for (id, open) in &late {
+            self.cancel_request(id);
+            if let (Open::Hook { call, .. }, Some(turn)) = (open, &mut self.turn) {
+                turn.calls[*call].state = CallState::Done(Outcome::error(HOOK_TIMEOUT));
+            }
+        }
+        !late.is_empty()
+    }
+
+    pub(super) fn cancel_request(&mut self, id: &str) {
+        self.open.remove(id);
+        self.cancelled.insert(id.to_owned());
+        self.send(&json!({"type": "control_cancel_request", "request_id": id}));
+    }
+}
+
+/// The real CLI's own limit (capture `long_wait_hook`).
+const DEFAULT_HOOK_TIMEOUT: Duration = Duration::from_secs(600);
+
+const INPUT_CLOSED: &str = "The user doesn't want to take this action right now. STOP what you are doing and wait for the user to tell you how to proceed.";
+
+const HOOK_TIMEOUT: &str = "PreToolUse hook did not respond before its timeout (host client may be unreachable). The tool call was not executed; other configured hooks may not have completed.";
+
+/// A matcher is absent, `*`, or names joined by `|`; a name may end with `.*`.
+fn matches(matcher: Option<&str>, tool: &str) -> bool {
+    match matcher {
+        None | Some("" | "*" | ".*") => true,
+        Some(matcher) => matcher.split('|').any(|it| match it.strip_suffix(".*") {
+            Some(prefix) => tool.starts_with(prefix),
+            None => it == tool,
+        }),
+    }
+}
+
+fn read_result(response: &Value) -> Outcome {
+    if let Some(error) = response.get("error") {
+        return Outcome::error(error["message"].as_str().unwrap_or("unknown error"));
+    }
+    let result = &response["result"];
+    let Some(blocks) = result["content"].as_array() else {
+        return Outcome::error("the tool's answer holds no content");
+    };
+    if result["isError"] == true {
+        return Outcome::error(&frames::text_of(&result["content"]));
+    }
+    // What is structured replaces the blocks (capture `inline_error_and_image`).
+    if let Some(structured) = result.get("structuredContent") {
+        let content = json!(structured.to_string());
+        return Outcome::of(content.clone(), content);
+    }
+    let blocks: Vec<Value> = blocks
+        .iter()
+        .map(|it| match it["type"].as_str() {
+            Some("image") => json!({"type": "image", "source": {
+                "type": "base64", "media_type": it["mimeType"], "data": it["data"],
+            }}),
+            Some(_) | None => it.clone(),
+        })
+        .collect();
+    Outcome::of(json!(blocks), json!(blocks))
+}

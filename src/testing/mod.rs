@@ -1,0 +1,17 @@
+//! What the tests of this crate, and of applications built on it, are made of (feature `testing`).
+//!
+//! - [`fake_cli`]: the CLI's side of the protocol as a machine, [`launcher`] runs it in-process,
+//!   [`fake_cli_program`] as a program.
+//! - [`messages_api`]: a scripted Messages API on loopback, so that the real CLI runs without a
+//!   model.
+//! - [`script`]: the language in which a test's prompt says what the model does, for both.
+//! - [`real_cli`]: finds the pinned CLI binaries and builds the environment they run in.
+//! - [`conformance`]: the rules of the ports as code, for hosts' own implementations.
+
+pub mod conformance;
+pub mod fake_cli;
+pub mod fake_cli_program;
+pub mod launcher;
+pub mod messages_api;
+pub mod real_cli;
+pub mod script;

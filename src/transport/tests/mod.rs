@@ -1,0 +1,75 @@
+//! The real process behind the port, with small shell scripts in the place of the CLI.
+
+mod launch;
+mod leftovers;
+mod lifetime;
+mod lines;
+
+use crate::process::ProcessIdentity;
+use std::collections::BTreeMap;
+use std::fs;
+use std::future::Future;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::*;
+
+/// Far longer than anything takes; a test that waits this long has failed.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Waits until a condition holds.
+async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let mut tick = tokio::time::interval(Duration::from_millis(2));
+    let wait = async {
+        while !holds() {
+            tick.tick().await;
+        }
+    };
+    tokio::time::timeout(LONG, wait).await.expect(what);
+}
+
+async fn soon<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(LONG, what).await.expect("in time")
+}
+
+struct Bench {
+    root: TempDir,
+    launcher: SubprocessLauncher,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let root = TempDir::new().unwrap();
+        let launcher = SubprocessLauncher::new("/bin/sh").with_work_root(root.path());
+        Self { root, launcher }
+    }
+
+    fn spec(&self, script: &str) -> LaunchSpec {
+        LaunchSpec::new(
+            vec!["-c".to_owned(), script.to_owned()],
+            BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]),
+            PathBuf::from("/"),
+        )
+    }
+
+    async fn start(&self, script: &str) -> Box<dyn CliProcess> {
+        self.launcher.launch(self.spec(script)).await.unwrap()
+    }
+
+    fn directories(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.root.path()).unwrap();
+        entries.map(|it| it.unwrap().path()).collect()
+    }
+}
+
+async fn line(process: &mut Box<dyn CliProcess>) -> Option<String> {
+    let line = soon(process.receive()).await.unwrap();
+    line.map(|it| String::from_utf8(it).unwrap())
+}
+
+fn identity(process: &dyn CliProcess) -> ProcessIdentity {
+    let pid = process.process_id().unwrap();
+    ProcessIdentity::of(pid).unwrap().unwrap()
+}

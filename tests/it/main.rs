@@ -1,0 +1,3 @@
+//! The promises of the crate, one file each.
+
+mod stores;
