@@ -218,14 +218,16 @@ impl ToolCallGate {
     }
 
     /// Takes the one permit of an inline custom call, if this is its tool (L20).
-    pub(super) fn serve(&mut self, id: &ToolCallId, tool: &str) -> Option<McpPermit> {
-        match self.decisions.get_mut(id) {
+    pub(super) fn serve(&mut self, call: ServedCall) -> Option<McpPermit> {
+        match self.decisions.get_mut(&call.id) {
             Some(Decision::InlineCustom { name, ticket, .. })
-                if name == tool && *ticket == Ticket::Fresh =>
+                if *name == call.name && *ticket == Ticket::Fresh =>
             {
                 *ticket = Ticket::Used;
                 Some(McpPermit::Run {
-                    tool_call_id: id.clone(),
+                    tool_call_id: call.id,
+                    tool_name: call.name,
+                    arguments: call.arguments,
                 })
             }
             Some(_) | None => None,
@@ -330,15 +332,23 @@ fn gated(
 }
 
 /// What a message to the tool server asks for.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum McpMethod {
     /// Anything but a call.
     Other,
-    /// A call, with the id that the CLI sends along.
-    Call {
-        tool_call_id: Option<ToolCallId>,
-        name: Option<String>,
-    },
+    /// A call; `None` when it does not say which.
+    Call(Option<ServedCall>),
+}
+
+/// A call that the tool server is asked for.
+#[derive(Debug)]
+pub(super) struct ServedCall {
+    /// The id that the CLI sends along (I22).
+    pub(super) id: ToolCallId,
+    /// The tool's own name.
+    pub(super) name: String,
+    /// The input, verbatim.
+    pub(super) arguments: String,
 }
 
 #[derive(Deserialize)]
@@ -349,40 +359,40 @@ struct McpHead {
     params: Option<Box<RawValue>>,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Deserialize)]
 struct CallParams {
+    name: String,
     #[serde(default)]
-    name: Option<String>,
-    #[serde(rename = "_meta", default)]
-    meta: Option<CallMeta>,
+    arguments: Option<Box<RawValue>>,
+    #[serde(rename = "_meta")]
+    meta: CallMeta,
 }
 
 #[derive(Deserialize)]
 struct CallMeta {
-    #[serde(rename = "claudecode/toolUseId", default)]
-    tool_use_id: Option<String>,
+    #[serde(rename = "claudecode/toolUseId")]
+    tool_use_id: String,
 }
 
-/// Reads whether a message is a call, and of what. A call that cannot be read has no id.
-pub(super) fn tool_call_of(message: &RawValue) -> McpMethod {
+/// Reads whether a message is a call, and of what. What cannot be read counts as a call.
+pub(super) fn method_of(message: &RawValue) -> McpMethod {
     let Ok(head) = serde_json::from_str::<McpHead>(message.get()) else {
-        return McpMethod::Call {
-            tool_call_id: None,
-            name: None,
-        };
+        return McpMethod::Call(None);
     };
     if head.method.as_deref() != Some("tools/call") {
         return McpMethod::Other;
     }
-    let params: CallParams = head
+    let call = head
         .params
-        .and_then(|it| serde_json::from_str(it.get()).ok())
-        .unwrap_or_default();
-    McpMethod::Call {
-        tool_call_id: params
-            .meta
-            .and_then(|it| it.tool_use_id)
-            .and_then(|it| ToolCallId::new(it).ok()),
-        name: params.name,
-    }
+        .and_then(|it| serde_json::from_str::<CallParams>(it.get()).ok())
+        .and_then(|params| {
+            Some(ServedCall {
+                id: ToolCallId::new(params.meta.tool_use_id).ok()?,
+                name: params.name,
+                arguments: params
+                    .arguments
+                    .map_or_else(|| "{}".to_owned(), |it| Box::<str>::from(it).into()),
+            })
+        });
+    McpMethod::Call(call)
 }

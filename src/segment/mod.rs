@@ -26,15 +26,15 @@ use crate::protocol::{
     HookCallback, HostFrame, InitFrame, McpMessage, PermissionAnswer, ProtocolError, ResultFrame,
     SystemFrame, ToolServerDeclaration, UserFrame, content_blocks,
 };
-use crate::record::{CallStatus, ToolOutcome};
-use crate::turn::{RunModelOutcome, Usage};
+use crate::record::ToolOutcome;
+use crate::turn::{RunModelOutcome, SegmentEvent, Usage};
 
 use audit::ToolResult;
 use gate::{AskedCall, GateAnswer, ToolCallGate};
 use native::{HookMove, Native, ResultMove};
 use transcript::Transcript;
 
-pub use native::{materialise, pending_deferral};
+pub use native::{ResumableTranscript, materialise};
 pub use plan::{SegmentPlan, SegmentStart};
 pub use prompt::{Conversation, read_conversation};
 
@@ -64,33 +64,10 @@ pub enum Action {
         /// The CLI's request.
         request_id: String,
     },
-    /// Ask the session for the start mark of a gated call; the answer comes back through
-    /// [`Segment::handle_call_granted`] or [`Segment::handle_call_final`].
-    DeliverCallStarting {
-        /// Which call.
-        tool_call_id: ToolCallId,
-    },
-    /// Tell the session how a granted call ended.
-    DeliverCallFinished {
-        /// Which call.
-        tool_call_id: ToolCallId,
-        /// How.
-        outcome: ToolOutcome,
-    },
-    /// Tell the session that an inline call began.
-    InlineCallStarted {
-        /// Which call.
-        tool_call_id: ToolCallId,
-        /// The policy name of its tool.
-        tool_name: String,
-    },
-    /// Tell the session how an inline call ended.
-    InlineCallFinished {
-        /// Which call.
-        tool_call_id: ToolCallId,
-        /// How.
-        status: CallStatus,
-    },
+    /// Tell the session, after everything told before. The answer to a
+    /// [`SegmentEvent::CallStarting`] comes back through [`Segment::handle_call_granted`] or
+    /// [`Segment::handle_call_final`].
+    Deliver(SegmentEvent),
     /// Pass on live text.
     Live {
         /// What kind of text it is.
@@ -114,6 +91,10 @@ pub enum McpPermit {
     Run {
         /// Which call.
         tool_call_id: ToolCallId,
+        /// The tool's own name.
+        tool_name: String,
+        /// Its input, verbatim.
+        arguments: String,
     },
     /// Answer from the record; nothing runs.
     Replay {
@@ -263,10 +244,11 @@ impl Segment {
         match self.native.granted(tool_call_id, running) {
             native::GrantMove::Answer(frame) => self.transmit.push_back(frame),
             native::GrantMove::Report(outcome) => {
-                self.actions.push_back(Action::DeliverCallFinished {
-                    tool_call_id: tool_call_id.clone(),
-                    outcome,
-                });
+                self.actions
+                    .push_back(Action::Deliver(SegmentEvent::CallFinished {
+                        tool_call_id: tool_call_id.clone(),
+                        outcome,
+                    }));
             }
             native::GrantMove::Nothing => {}
         }
@@ -353,6 +335,13 @@ impl Segment {
                 call.tool_name
             ));
         }
+        if self.plan.answered.contains(&call.id) {
+            self.gate.refuse(&call.id);
+            return deny(format!(
+                "{} did not run: an earlier call had the same id",
+                call.tool_name
+            ));
+        }
         if self.native.is_resumed(&call.id) {
             return match self.native.hook(request_id, call) {
                 HookMove::Answer(answer) => {
@@ -361,9 +350,10 @@ impl Segment {
                 }
                 HookMove::Start => {
                     self.gate.resume(&call.id);
-                    self.actions.push_back(Action::DeliverCallStarting {
-                        tool_call_id: call.id.clone(),
-                    });
+                    self.actions
+                        .push_back(Action::Deliver(SegmentEvent::CallStarting {
+                            tool_call_id: call.id.clone(),
+                        }));
                     Held::Until
                 }
                 HookMove::Refuse(reason) => {
@@ -374,10 +364,11 @@ impl Segment {
         }
         match self.gate.decide(&self.plan, call) {
             GateAnswer::Inline { tool_name } => {
-                self.actions.push_back(Action::InlineCallStarted {
-                    tool_call_id: call.id.clone(),
-                    tool_name,
-                });
+                self.actions
+                    .push_back(Action::Deliver(SegmentEvent::InlineCallStarted {
+                        tool_call_id: call.id.clone(),
+                        tool_name,
+                    }));
                 allow()
             }
             GateAnswer::Structured => allow(),
@@ -399,7 +390,7 @@ impl Segment {
     /// and only when its hook was skipped (L26, L27).
     fn on_can_use_tool(&mut self, request_id: String, question: &CanUseTool) {
         let answer = match AskedCall::of_question(question) {
-            Err(reason) => refuse(reason),
+            Err(reason) => Some(refuse(reason)),
             Ok(call) if self.native.is_resumed(&call.id) => {
                 let hook_ran = self.gate.is_decided(&call.id);
                 match self.native.question(&request_id, &call, hook_ran) {
@@ -409,23 +400,22 @@ impl Segment {
                     }
                     native::QuestionMove::Start => {
                         self.gate.resume(&call.id);
-                        self.actions.push_back(Action::DeliverCallStarting {
-                            tool_call_id: call.id.clone(),
-                        });
+                        self.actions
+                            .push_back(Action::Deliver(SegmentEvent::CallStarting {
+                                tool_call_id: call.id.clone(),
+                            }));
                         None
                     }
                     native::QuestionMove::Refuse(reason) => {
                         self.gate.refuse_if_new(&call.id);
-                        refuse(reason)
+                        Some(refuse(reason))
                     }
                 }
             }
             Ok(call) => {
                 self.gate.refuse_if_new(&call.id);
-                refuse(format!(
-                    "{} did not run: it was not permitted",
-                    call.tool_name
-                ))
+                let reason = format!("{} did not run: it was not permitted", call.tool_name);
+                Some(refuse(reason))
             }
         };
         if let Some(answer) = answer {
@@ -439,16 +429,14 @@ impl Segment {
             self.answer_error(request_id, "there is no such tool server".to_owned());
             return;
         }
-        let permit = match gate::tool_call_of(&message.message) {
+        let permit = match gate::method_of(&message.message) {
             gate::McpMethod::Other => McpPermit::Protocol,
-            gate::McpMethod::Call { tool_call_id, name } => match (tool_call_id, name) {
-                (Some(id), Some(name)) => self
-                    .native
-                    .serve(&id, &name)
-                    .or_else(|| self.gate.serve(&id, &name))
-                    .unwrap_or(McpPermit::Refuse),
-                (None, _) | (_, None) => McpPermit::Refuse,
-            },
+            gate::McpMethod::Call(None) => McpPermit::Refuse,
+            gate::McpMethod::Call(Some(call)) => self
+                .native
+                .serve(&call)
+                .or_else(|| self.gate.serve(call))
+                .unwrap_or(McpPermit::Refuse),
         };
         self.open_mcp.insert(request_id.clone());
         self.actions.push_back(Action::ServeMcp {
@@ -517,10 +505,11 @@ impl Segment {
             .gate
             .finish_inline(&result.tool_call_id, result.is_error)
         {
-            self.actions.push_back(Action::InlineCallFinished {
-                tool_call_id: result.tool_call_id.clone(),
-                status,
-            });
+            self.actions
+                .push_back(Action::Deliver(SegmentEvent::InlineCallFinished {
+                    tool_call_id: result.tool_call_id.clone(),
+                    status,
+                }));
         }
         if !is_main {
             return Ok(());
@@ -528,10 +517,11 @@ impl Segment {
         if self.native.is_resumed(&result.tool_call_id) {
             match self.native.tool_result(result)? {
                 ResultMove::Report(outcome) => {
-                    self.actions.push_back(Action::DeliverCallFinished {
-                        tool_call_id: result.tool_call_id.clone(),
-                        outcome,
-                    });
+                    self.actions
+                        .push_back(Action::Deliver(SegmentEvent::CallFinished {
+                            tool_call_id: result.tool_call_id.clone(),
+                            outcome,
+                        }));
                 }
                 ResultMove::Nothing => {}
             }
@@ -542,10 +532,11 @@ impl Segment {
 
     fn on_result(&mut self, result: &ResultFrame) {
         for (tool_call_id, status) in self.gate.finish_open_inline() {
-            self.actions.push_back(Action::InlineCallFinished {
-                tool_call_id,
-                status,
-            });
+            self.actions
+                .push_back(Action::Deliver(SegmentEvent::InlineCallFinished {
+                    tool_call_id,
+                    status,
+                }));
         }
         let end = self.conclude(result);
         self.end(end);
@@ -646,14 +637,10 @@ fn deny(reason: impl Into<String>) -> Held {
     })
 }
 
-#[expect(
-    clippy::unnecessary_wraps,
-    reason = "it stands beside answers that are held"
-)]
-fn refuse(message: impl Into<String>) -> Option<PermissionAnswer> {
-    Some(PermissionAnswer::Deny {
+fn refuse(message: impl Into<String>) -> PermissionAnswer {
+    PermissionAnswer::Deny {
         message: message.into(),
-    })
+    }
 }
 
 fn contract(detail: impl Into<String>) -> AttemptFailure {

@@ -2,11 +2,13 @@
 //! deferred, the CLI ends, and a later segment answers the call from its record. All rules that
 //! hold for this way alone are here.
 
+use std::collections::BTreeSet;
+
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::audit::ToolResult;
-use super::gate::{AskedCall, GatedCall};
+use super::gate::{AskedCall, GatedCall, ServedCall};
 use super::{McpPermit, contract, runner};
 use crate::failure::AttemptFailure;
 use crate::ids::ToolCallId;
@@ -343,11 +345,11 @@ impl Native {
     }
 
     /// Gives the tool server the record of the resumed call, once (I13, L20).
-    pub(super) fn serve(&mut self, id: &ToolCallId, tool: &str) -> Option<McpPermit> {
+    pub(super) fn serve(&mut self, call: &ServedCall) -> Option<McpPermit> {
         let resumed = self
             .resumed
             .as_mut()
-            .filter(|it| it.call.tool_call_id == *id && it.call.tool_name == tool)?;
+            .filter(|it| it.call.tool_call_id == call.id && it.call.tool_name == call.name)?;
         match (&resumed.state, &resumed.call.fate) {
             (ResumedState::Replaying, ResumedFate::Final(outcome)) => {
                 let permit = McpPermit::Replay {
@@ -545,23 +547,14 @@ fn mark_of(entry: &TranscriptEntry) -> DeferralMark {
     )
 }
 
-/// Returns the call that the CLI would resume from this transcript: the last deferral, if it has no
-/// result.
-#[must_use]
-pub fn pending_deferral(entries: &[TranscriptEntry]) -> Option<String> {
-    let mut pending = None;
-    for entry in entries {
-        match mark_of(entry) {
-            DeferralMark::Deferred(id) => pending = Some(id),
-            DeferralMark::Answered(ids) => {
-                if pending.as_ref().is_some_and(|it| ids.contains(it)) {
-                    pending = None;
-                }
-            }
-            DeferralMark::Nothing => {}
-        }
-    }
-    pending
+/// A transcript that may be resumed. Created by [`materialise`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ResumableTranscript {
+    /// Its entries, oldest first.
+    pub entries: Vec<TranscriptEntry>,
+    /// The calls that have a result in it.
+    pub answered: BTreeSet<ToolCallId>,
 }
 
 /// Prepares a transcript for a resume: it ends in the deferral of `resumed`, or in none. A deferral
@@ -569,22 +562,41 @@ pub fn pending_deferral(entries: &[TranscriptEntry]) -> Option<String> {
 /// left out.
 ///
 /// # Errors
-/// [`FailureClass::Runner`](crate::failure::FailureClass::Runner) when the transcript does not end
-/// in the deferral of the resumed call: the CLI would wait for ever.
+/// [`FailureClass::Runner`](crate::failure::FailureClass::Runner) when the CLI would not resume
+/// that call from this transcript, but wait for ever.
 pub fn materialise(
-    mut entries: Vec<TranscriptEntry>,
+    entries: Vec<TranscriptEntry>,
     resumed: Option<&ToolCallId>,
-) -> Result<Vec<TranscriptEntry>, AttemptFailure> {
-    loop {
-        match (pending_deferral(&entries), resumed) {
-            (None, None) => return Ok(entries),
-            (Some(id), Some(resumed)) if id == resumed.as_str() => return Ok(entries),
-            (Some(id), None) => entries.retain(
-                |it| !matches!(mark_of(it), DeferralMark::Deferred(deferred) if deferred == id),
-            ),
-            (Some(_) | None, Some(_)) => {
-                return Err(runner("the transcript does not end in the resumed call"));
+) -> Result<ResumableTranscript, AttemptFailure> {
+    let marks: Vec<DeferralMark> = entries.iter().map(mark_of).collect();
+    let mut answered = BTreeSet::new();
+    let mut last_deferral = None;
+    for mark in &marks {
+        match mark {
+            DeferralMark::Deferred(id) => last_deferral = Some(id),
+            DeferralMark::Answered(ids) => {
+                answered.extend(ids.iter().filter_map(|it| ToolCallId::new(it).ok()));
             }
+            DeferralMark::Nothing => {}
         }
     }
+    let is_answered = |id: &str| answered.iter().any(|it| it.as_str() == id);
+    if let Some(resumed) = resumed
+        && (last_deferral.map(String::as_str) != Some(resumed.as_str())
+            || is_answered(resumed.as_str()))
+    {
+        return Err(runner("the transcript does not end in the resumed call"));
+    }
+    let entries = entries
+        .into_iter()
+        .zip(&marks)
+        .filter(|(_, mark)| match mark {
+            DeferralMark::Deferred(id) => {
+                is_answered(id) || resumed.is_some_and(|it| it.as_str() == id)
+            }
+            DeferralMark::Answered(_) | DeferralMark::Nothing => true,
+        })
+        .map(|(entry, _)| entry)
+        .collect();
+    Ok(ResumableTranscript { entries, answered })
 }

@@ -1,8 +1,8 @@
 //! What a segment starts from.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::ids::ClaudeSessionId;
+use crate::ids::{ClaudeSessionId, ToolCallId};
 use crate::policy::{ToolPolicies, ToolPolicy};
 use crate::turn::ResumedCall;
 
@@ -25,6 +25,8 @@ pub struct SegmentPlan {
     pub append_system_prompt: Option<String>,
     /// The Claude session that goes on; `None` starts one.
     pub resume: Option<ClaudeSessionId>,
+    /// The calls that have a result in the transcript: their ids are used up (L25).
+    pub answered: BTreeSet<ToolCallId>,
     /// What the CLI is to do first.
     pub start: SegmentStart,
 }

@@ -111,7 +111,9 @@ fn mirrored(lines: &str) -> Vec<TranscriptEntry> {
 #[test]
 fn a_read_runs_inside_the_segment() {
     let mut stepper = play(lines!("inline_read"));
-    let run = format!(r#"serve tools/call Run {{ tool_call_id: ToolCallId("{CALL}") }}"#);
+    let run = format!(
+        r#"serve tools/call Run {{ tool_call_id: ToolCallId("{CALL}"), tool_name: "lookup", arguments: "{{\"orderId\":\"7\"}}" }}"#
+    );
     let log = stepper.take();
     assert_eq!(log.iter().filter(|it| **it == run).count(), 1);
     assert_eq!(
@@ -158,7 +160,8 @@ fn a_write_is_deferred_and_requested() {
     assert_eq!(texts(&messages), ["Assistant: I will refund."]);
     let all = entries(&messages[0].item);
     assert_eq!(mirrored(lines!("defer")), all);
-    assert_eq!(pending_deferral(&all).as_deref(), Some(CALL));
+    let pending = materialise(all.clone(), Some(&calls[0].tool_call_id)).unwrap();
+    assert_eq!(pending.entries, all);
 }
 
 /// I13, L24: the record reaches the model under the same id, and nothing runs.

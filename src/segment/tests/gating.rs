@@ -104,7 +104,7 @@ fn the_tool_server_runs_only_what_was_permitted_and_once() {
         (
             "toolu_1",
             "lookup",
-            r#"Run { tool_call_id: ToolCallId("toolu_1") }"#,
+            r#"Run { tool_call_id: ToolCallId("toolu_1"), tool_name: "lookup", arguments: "{\"a\":100.0}" }"#,
         ),
         ("toolu_1", "lookup", "Refuse"),
     ] {
@@ -249,4 +249,20 @@ fn an_inline_call_without_a_result_ends_with_the_segment() {
     stepper.take();
     stepper.result(json!({}));
     assert_eq!(stepper.take(), ["inline end toolu_1 Failed", "close input"]);
+}
+
+/// L25: the id of a call that has its result in the transcript is used up.
+#[test]
+fn an_id_of_the_transcript_is_never_used_again() {
+    let mut plan = plan(SegmentStart::Turn {
+        prompt: vec!["go".to_owned()],
+    });
+    plan.answered.insert(ToolCallId::new("toolu_1").unwrap());
+    let mut stepper = Stepper::new(plan);
+    stepper.take();
+    stepper.hook("r1", "toolu_1", "mcp__tools__lookup");
+    assert_eq!(
+        stepper.take(),
+        [r#"hook "deny" "mcp__tools__lookup did not run: an earlier call had the same id""#]
+    );
 }

@@ -66,7 +66,7 @@ impl Stepper {
         self.json(json!({"type": "control_request", "request_id": request, "request": {
             "subtype": "mcp_message", "server_name": "tools", "message": {
                 "jsonrpc": "2.0", "id": 2, "method": "tools/call",
-                "params": {"name": name, "arguments": {}, "_meta": {"claudecode/toolUseId": id}}}}}));
+                "params": {"name": name, "arguments": {"a": 1e2}, "_meta": {"claudecode/toolUseId": id}}}}}));
     }
 
     pub(super) fn tool_result(&mut self, id: &str, content: &str, is_error: bool) {
@@ -163,19 +163,21 @@ impl Stepper {
                 format!("serve {} {permit:?}", message["method"].as_str().unwrap())
             }
             Action::CancelMcp { request_id } => format!("cancel {request_id}"),
-            Action::DeliverCallStarting { tool_call_id } => format!("starting {tool_call_id}"),
-            Action::DeliverCallFinished {
-                tool_call_id,
-                outcome,
-            } => format!("finished {tool_call_id} {outcome:?}"),
-            Action::InlineCallStarted {
-                tool_call_id,
-                tool_name,
-            } => format!("inline {tool_call_id} {tool_name}"),
-            Action::InlineCallFinished {
-                tool_call_id,
-                status,
-            } => format!("inline end {tool_call_id} {status:?}"),
+            Action::Deliver(event) => match event {
+                SegmentEvent::CallStarting { tool_call_id } => format!("starting {tool_call_id}"),
+                SegmentEvent::CallFinished {
+                    tool_call_id,
+                    outcome,
+                } => format!("finished {tool_call_id} {outcome:?}"),
+                SegmentEvent::InlineCallStarted {
+                    tool_call_id,
+                    tool_name,
+                } => format!("inline {tool_call_id} {tool_name}"),
+                SegmentEvent::InlineCallFinished {
+                    tool_call_id,
+                    status,
+                } => format!("inline end {tool_call_id} {status:?}"),
+            },
             Action::Live { kind, text } => format!("live {kind:?} {text}"),
             Action::CliVersion(version) => format!("version {version}"),
             Action::CloseInput => "close input".to_owned(),
@@ -252,6 +254,7 @@ pub(super) fn plan(start: SegmentStart) -> SegmentPlan {
         system_prompt: None,
         append_system_prompt: None,
         resume: None,
+        answered: BTreeSet::new(),
         start,
     }
 }

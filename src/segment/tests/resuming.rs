@@ -331,12 +331,20 @@ fn an_abandoned_deferral_is_left_out_of_a_resume() {
     let said =
         entry(r#"{"type":"assistant","message":{"content":"tool_result hook_deferred_tool"}}"#);
     let done = vec![deferral("a"), answer("a"), said.clone()];
-    assert_eq!(materialise(done.clone(), None).unwrap(), done);
+    let resumable = materialise(done.clone(), None).unwrap();
+    assert_eq!(resumable.entries, done);
+    assert_eq!(
+        resumable.answered,
+        BTreeSet::from([ToolCallId::new("a").unwrap()])
+    );
 
     let pending = vec![deferral("a"), answer("a"), said.clone(), deferral("b")];
     let b = ToolCallId::new("b").unwrap();
-    assert_eq!(materialise(pending.clone(), Some(&b)).unwrap(), pending);
-    assert_eq!(materialise(pending.clone(), None).unwrap(), done);
+    assert_eq!(
+        materialise(pending.clone(), Some(&b)).unwrap().entries,
+        pending
+    );
+    assert_eq!(materialise(pending.clone(), None).unwrap().entries, done);
 
     let a = ToolCallId::new("a").unwrap();
     for entries in [pending, done] {
