@@ -338,7 +338,7 @@ fn an_abandoned_deferral_is_left_out_of_a_resume() {
         BTreeSet::from([ToolCallId::new("a").unwrap()])
     );
 
-    let pending = vec![deferral("a"), answer("a"), said.clone(), deferral("b")];
+    let pending = vec![deferral("a"), answer("a"), said, deferral("b")];
     let b = ToolCallId::new("b").unwrap();
     assert_eq!(
         materialise(pending.clone(), Some(&b)).unwrap().entries,
