@@ -18,6 +18,28 @@ pub enum DefinitionError {
         /// The type.
         flow_type: FlowType,
     },
+    /// A custom tool cannot have this name.
+    #[error("the name of the custom tool {name:?} {reason}")]
+    ToolName {
+        /// The name.
+        name: String,
+        /// Why.
+        reason: &'static str,
+    },
+    /// Two custom tools have the same name.
+    #[error("the custom tool {name:?} is defined twice")]
+    DuplicateTool {
+        /// The name.
+        name: String,
+    },
+    /// The custom tool server cannot have this name.
+    #[error("the name of the custom tool server {name:?} {reason}")]
+    ToolServerName {
+        /// The name.
+        name: String,
+        /// Why.
+        reason: &'static str,
+    },
     /// An option makes no sense.
     #[error("option {option} {reason}")]
     Option {

@@ -13,8 +13,11 @@ pub mod flow;
 pub mod ids;
 pub mod policy;
 pub mod process;
+pub mod protocol;
 pub mod record;
 pub mod runner;
+#[cfg_attr(not(feature = "unstable"), doc(hidden))]
+pub mod segment;
 pub mod session;
 pub mod snapshot;
 pub mod store;

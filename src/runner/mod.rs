@@ -2,6 +2,7 @@
 //!
 //! [`ClaudeAgentRunner`] is the one this crate is about; the contract knows nothing of Claude.
 
+mod claude;
 mod history;
 mod link;
 
@@ -12,6 +13,10 @@ use crate::ids::{IdempotencyKey, LeaseEpoch, SessionId, ToolCallId, TurnId};
 use crate::turn::{ResumedCall, RunModelContext, RunModelOutcome};
 
 pub use crate::turn::{SegmentEvent, SegmentReply, ToolCallEnd};
+pub use claude::{
+    CUSTOM_TOOL_SERVER_NAME_DEFAULT, ClaudeAgentOptions, ClaudeAgentRunner,
+    ClaudeAgentRunnerBuilder, CliEnvironment, PermissionMode, TESTED_CLI_VERSIONS,
+};
 pub use history::History;
 pub use link::{LinkError, SegmentLink, SegmentUpdate};
 

@@ -18,23 +18,91 @@ pub(crate) struct Scenario {
 }
 
 pub(crate) const ALL: &[Scenario] = &[
-    Scenario { name: "a plain turn", run: |it| Box::pin(a_plain_turn(it)), is_central: true },
-    Scenario { name: "an inline read", run: |it| Box::pin(an_inline_read(it)), is_central: false },
-    Scenario { name: "a second turn elsewhere", run: |it| Box::pin(a_second_turn_elsewhere(it)), is_central: true },
-    Scenario { name: "an approved write", run: |it| Box::pin(an_approved_write(it)), is_central: true },
-    Scenario { name: "a rejected write", run: |it| Box::pin(a_rejected_write(it)), is_central: true },
-    Scenario { name: "an idempotent write", run: |it| Box::pin(an_idempotent_write(it)), is_central: false },
-    Scenario { name: "a flaky write", run: |it| Box::pin(a_flaky_write(it)), is_central: false },
-    Scenario { name: "a read and a write", run: |it| Box::pin(a_read_and_a_write(it)), is_central: false },
-    Scenario { name: "two writes", run: |it| Box::pin(two_writes(it)), is_central: true },
-    Scenario { name: "an approved bash", run: |it| Box::pin(an_approved_bash(it)), is_central: true },
-    Scenario { name: "a rejected bash", run: |it| Box::pin(a_rejected_bash(it)), is_central: true },
-    Scenario { name: "a failing tool", run: |it| Box::pin(a_failing_tool(it)), is_central: false },
-    Scenario { name: "a panicking tool", run: |it| Box::pin(a_panicking_tool(it)), is_central: false },
-    Scenario { name: "a hanging tool", run: |it| Box::pin(a_hanging_tool(it)), is_central: false },
-    Scenario { name: "wrong arguments", run: |it| Box::pin(wrong_arguments(it)), is_central: false },
-    Scenario { name: "a parked session", run: |it| Box::pin(a_parked_session(it)), is_central: false },
-    Scenario { name: "three messages", run: |it| Box::pin(three_messages(it)), is_central: false },
+    Scenario {
+        name: "a plain turn",
+        run: |it| Box::pin(a_plain_turn(it)),
+        is_central: true,
+    },
+    Scenario {
+        name: "an inline read",
+        run: |it| Box::pin(an_inline_read(it)),
+        is_central: false,
+    },
+    Scenario {
+        name: "a second turn elsewhere",
+        run: |it| Box::pin(a_second_turn_elsewhere(it)),
+        is_central: true,
+    },
+    Scenario {
+        name: "an approved write",
+        run: |it| Box::pin(an_approved_write(it)),
+        is_central: true,
+    },
+    Scenario {
+        name: "a rejected write",
+        run: |it| Box::pin(a_rejected_write(it)),
+        is_central: true,
+    },
+    Scenario {
+        name: "an idempotent write",
+        run: |it| Box::pin(an_idempotent_write(it)),
+        is_central: false,
+    },
+    Scenario {
+        name: "a flaky write",
+        run: |it| Box::pin(a_flaky_write(it)),
+        is_central: false,
+    },
+    Scenario {
+        name: "a read and a write",
+        run: |it| Box::pin(a_read_and_a_write(it)),
+        is_central: false,
+    },
+    Scenario {
+        name: "two writes",
+        run: |it| Box::pin(two_writes(it)),
+        is_central: true,
+    },
+    Scenario {
+        name: "an approved bash",
+        run: |it| Box::pin(an_approved_bash(it)),
+        is_central: true,
+    },
+    Scenario {
+        name: "a rejected bash",
+        run: |it| Box::pin(a_rejected_bash(it)),
+        is_central: true,
+    },
+    Scenario {
+        name: "a failing tool",
+        run: |it| Box::pin(a_failing_tool(it)),
+        is_central: false,
+    },
+    Scenario {
+        name: "a panicking tool",
+        run: |it| Box::pin(a_panicking_tool(it)),
+        is_central: false,
+    },
+    Scenario {
+        name: "a hanging tool",
+        run: |it| Box::pin(a_hanging_tool(it)),
+        is_central: false,
+    },
+    Scenario {
+        name: "wrong arguments",
+        run: |it| Box::pin(wrong_arguments(it)),
+        is_central: false,
+    },
+    Scenario {
+        name: "a parked session",
+        run: |it| Box::pin(a_parked_session(it)),
+        is_central: false,
+    },
+    Scenario {
+        name: "three messages",
+        run: |it| Box::pin(three_messages(it)),
+        is_central: false,
+    },
 ];
 
 /// A01, I19: an answer, its usage, nothing pending.
@@ -57,7 +125,9 @@ async fn a_plain_turn(world: &mut World) {
 
 /// B09, E05: a read runs inside the segment, without a record and without a person.
 async fn an_inline_read(world: &mut World) {
-    let session = world.start_session("read", r#"script: call lookup {"order_id":"7"}"#).await;
+    let session = world
+        .start_session("read", r#"script: call lookup {"order_id":"7"}"#)
+        .await;
     world.wait_for_turns(&session, 1).await;
     assert_eq!(world.last_answer(&session).await, "lookup: order 7 is fine");
     assert_eq!(world.effects.lines(), ["lookup 7"]);
@@ -77,53 +147,83 @@ async fn a_second_turn_elsewhere(world: &mut World) {
 
 /// B10, M21: a write waits, runs once under its key, and the model gets its result.
 async fn an_approved_write(world: &mut World) {
-    let session = world.start_session("write", r#"script: call refund {"order_id":"7"}"#).await;
+    let session = world
+        .start_session("write", r#"script: call refund {"order_id":"7"}"#)
+        .await;
     let open = world.wait_for_interrupt(&session).await;
-    assert_eq!((open.tool_name.as_str(), open.arguments.as_str()), ("refund", r#"{"order_id":"7"}"#));
+    assert_eq!(
+        (open.tool_name.as_str(), open.arguments.as_str()),
+        ("refund", r#"{"order_id":"7"}"#)
+    );
     assert_eq!(world.effects.lines(), Vec::<String>::new());
     world.approve(&session).await;
     world.wait_for_turns(&session, 1).await;
     let key = format!("write/t1/{}", open.tool_call_id);
     assert_eq!(world.effects.lines(), [format!("refund 7 under {key}")]);
-    assert_eq!(world.last_answer(&session).await, "refund: order 7 is refunded");
+    assert_eq!(
+        world.last_answer(&session).await,
+        "refund: order 7 is refunded"
+    );
     assert_eq!(
         world.outcome(&session, &open).await,
-        ToolOutcome::Succeeded { output: "order 7 is refunded".to_owned() }
+        ToolOutcome::Succeeded {
+            output: "order 7 is refunded".to_owned()
+        }
     );
 }
 
 /// M22: a rejected write never runs, and the model gets the person's words.
 async fn a_rejected_write(world: &mut World) {
-    let session = world.start_session("rejected", r#"script: call refund {"order_id":"7"}"#).await;
+    let session = world
+        .start_session("rejected", r#"script: call refund {"order_id":"7"}"#)
+        .await;
     let open = world.wait_for_interrupt(&session).await;
     world.reject(&session, "not today").await;
     world.wait_for_turns(&session, 1).await;
     assert_eq!(world.effects.lines(), Vec::<String>::new());
-    assert_eq!(world.last_answer(&session).await, "refund: The user rejected this call: not today");
+    assert_eq!(
+        world.last_answer(&session).await,
+        "refund: The user rejected this call: not today"
+    );
     assert_eq!(
         world.outcome(&session, &open).await,
-        ToolOutcome::Rejected { message: Some("not today".to_owned()) }
+        ToolOutcome::Rejected {
+            message: Some("not today".to_owned())
+        }
     );
 }
 
 /// E07: an idempotent write needs no person and runs in its own Step under its key.
 async fn an_idempotent_write(world: &mut World) {
-    let session = world.start_session("idempotent", r#"script: call set_status {"order_id":"7"}"#).await;
+    let session = world
+        .start_session("idempotent", r#"script: call set_status {"order_id":"7"}"#)
+        .await;
     world.wait_for_turns(&session, 1).await;
     let lines = world.effects.lines();
     assert_eq!(lines.len(), 1, "{lines:?}");
-    assert!(lines[0].starts_with("set_status 7 under idempotent/t1/"), "{lines:?}");
-    assert_eq!(world.last_answer(&session).await, "set_status: order 7 has a status");
+    assert!(
+        lines[0].starts_with("set_status 7 under idempotent/t1/"),
+        "{lines:?}"
+    );
+    assert_eq!(
+        world.last_answer(&session).await,
+        "set_status: order 7 has a status"
+    );
 }
 
 /// G2, M28: a failed attempt is made again under the same key.
 async fn a_flaky_write(world: &mut World) {
-    let session = world.start_session("flaky", r#"script: call retry {"order_id":"7"}"#).await;
+    let session = world
+        .start_session("flaky", r#"script: call retry {"order_id":"7"}"#)
+        .await;
     world.wait_for_turns(&session, 1).await;
     let lines = world.effects.lines();
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert_eq!(lines[0], lines[1]);
-    assert_eq!(world.last_answer(&session).await, "retry: order 7 took two attempts");
+    assert_eq!(
+        world.last_answer(&session).await,
+        "retry: order 7 took two attempts"
+    );
 }
 
 /// Section 6: a read of the reply that also asks for a write runs in the first segment.
@@ -133,8 +233,19 @@ async fn a_read_and_a_write(world: &mut World) {
     world.approve(&session).await;
     world.wait_for_turns(&session, 1).await;
     let lines = world.effects.lines();
-    assert_eq!(lines.iter().filter(|it| *it == "lookup 7").count(), 1, "{lines:?}");
-    assert_eq!(lines.iter().filter(|it| it.starts_with("refund 7 under ")).count(), 1, "{lines:?}");
+    assert_eq!(
+        lines.iter().filter(|it| *it == "lookup 7").count(),
+        1,
+        "{lines:?}"
+    );
+    assert_eq!(
+        lines
+            .iter()
+            .filter(|it| it.starts_with("refund 7 under "))
+            .count(),
+        1,
+        "{lines:?}"
+    );
 }
 
 /// M31: of two writes in one reply the second is refused and asked for again by itself.
@@ -149,63 +260,104 @@ async fn two_writes(world: &mut World) {
     world.wait_for_turns(&session, 1).await;
     let lines = world.effects.lines();
     assert_eq!(lines.len(), 2, "{lines:?}");
-    assert!(lines[0].starts_with("refund 1 under ") && lines[1].starts_with("refund 2 under "), "{lines:?}");
+    assert!(
+        lines[0].starts_with("refund 1 under ") && lines[1].starts_with("refund 2 under "),
+        "{lines:?}"
+    );
 }
 
 /// B11, M30: Bash waits for a person, then runs once, inside the CLI, under a start mark.
 async fn an_approved_bash(world: &mut World) {
-    let session = world.start_session("bash", r#"script: call Bash {"command":"echo ran >> marker; cat marker"}"#).await;
+    let session = world
+        .start_session(
+            "bash",
+            r#"script: call Bash {"command":"echo ran >> marker; cat marker"}"#,
+        )
+        .await;
     let open = world.wait_for_interrupt(&session).await;
     assert_eq!(open.tool_name, "Bash");
     world.approve(&session).await;
     world.wait_for_turns(&session, 1).await;
-    assert_eq!(world.outcome(&session, &open).await, ToolOutcome::Succeeded { output: "ran".to_owned() });
+    assert_eq!(
+        world.outcome(&session, &open).await,
+        ToolOutcome::Succeeded {
+            output: "ran".to_owned()
+        }
+    );
     assert_eq!(world.last_answer(&session).await, "Bash: ran");
     assert_eq!(world.bash_runs(), 1);
 }
 
 /// M30: a rejected Bash never runs; the model gets the text without the hook's prefix.
 async fn a_rejected_bash(world: &mut World) {
-    let session = world.start_session("nobash", r#"script: call Bash {"command":"echo ran >> marker"}"#).await;
+    let session = world
+        .start_session(
+            "nobash",
+            r#"script: call Bash {"command":"echo ran >> marker"}"#,
+        )
+        .await;
     world.reject(&session, "no shell").await;
     world.wait_for_turns(&session, 1).await;
-    assert_eq!(world.last_answer(&session).await, "Bash: The user rejected this call: no shell");
+    assert_eq!(
+        world.last_answer(&session).await,
+        "Bash: The user rejected this call: no shell"
+    );
     assert_eq!(world.bash_runs(), 0);
 }
 
 /// E18: a tool that fails for good is recorded as failed, and not tried again.
 async fn a_failing_tool(world: &mut World) {
-    let session = world.start_session("failing", r#"script: call refuse {"order_id":"7"}"#).await;
+    let session = world
+        .start_session("failing", r#"script: call refuse {"order_id":"7"}"#)
+        .await;
     world.approve(&session).await;
     world.wait_for_turns(&session, 1).await;
     assert_eq!(world.effects.lines(), ["refuse 7"]);
-    assert_eq!(world.last_answer(&session).await, "refuse: the desk is closed");
+    assert_eq!(
+        world.last_answer(&session).await,
+        "refuse: the desk is closed"
+    );
 }
 
 /// E19, G1: a panic of a single-attempt tool leaves its outcome unknown, and the model is told.
 async fn a_panicking_tool(world: &mut World) {
-    let session = world.start_session("panic", r#"script: call break {"order_id":"7"}"#).await;
+    let session = world
+        .start_session("panic", r#"script: call break {"order_id":"7"}"#)
+        .await;
     let open = world.wait_for_interrupt(&session).await;
     world.approve(&session).await;
     world.wait_for_turns(&session, 1).await;
     assert_eq!(world.effects.lines(), ["break 7"]);
-    assert_eq!(world.outcome(&session, &open).await, ToolOutcome::OutcomeUnknown);
-    assert_eq!(world.last_answer(&session).await, format!("break: {OUTCOME_UNKNOWN_TEXT}"));
+    assert_eq!(
+        world.outcome(&session, &open).await,
+        ToolOutcome::OutcomeUnknown
+    );
+    assert_eq!(
+        world.last_answer(&session).await,
+        format!("break: {OUTCOME_UNKNOWN_TEXT}")
+    );
 }
 
 /// A tool that never ends meets its deadline; the turn goes on.
 async fn a_hanging_tool(world: &mut World) {
-    let session = world.start_session("hang", r#"script: call hang {"order_id":"7"}"#).await;
+    let session = world
+        .start_session("hang", r#"script: call hang {"order_id":"7"}"#)
+        .await;
     let open = world.wait_for_interrupt(&session).await;
     world.approve(&session).await;
     world.wait_for_turns(&session, 1).await;
     assert_eq!(world.effects.lines(), ["hang 7"]);
-    assert_eq!(world.outcome(&session, &open).await, ToolOutcome::OutcomeUnknown);
+    assert_eq!(
+        world.outcome(&session, &open).await,
+        ToolOutcome::OutcomeUnknown
+    );
 }
 
 /// E15: arguments that do not fit never reach the handler, and the model may call again.
 async fn wrong_arguments(world: &mut World) {
-    let session = world.start_session("wrong", r#"script: call refund {"order":7}"#).await;
+    let session = world
+        .start_session("wrong", r#"script: call refund {"order":7}"#)
+        .await;
     let open = world.wait_for_interrupt(&session).await;
     world.approve(&session).await;
     world.wait_for_turns(&session, 1).await;
@@ -221,16 +373,26 @@ async fn wrong_arguments(world: &mut World) {
 
 /// G9, A01: while a person decides nothing runs; another worker takes the answer up.
 async fn a_parked_session(world: &mut World) {
-    let session = world.start_session("parked", r#"script: call refund {"order_id":"7"}"#).await;
+    let session = world
+        .start_session("parked", r#"script: call refund {"order_id":"7"}"#)
+        .await;
     world.wait_for_interrupt(&session).await;
     world.shut_down().await;
-    let stored = world.store.load(&session).await.expect("a load").expect("the session");
+    let stored = world
+        .store
+        .load(&session)
+        .await
+        .expect("a load")
+        .expect("the session");
     assert_eq!(stored.lease, None);
     world.approve(&session).await;
     world.start_engine().await;
     world.wait_for_turns(&session, 1).await;
     assert_eq!(world.effects.lines().len(), 1);
-    assert_eq!(world.last_answer(&session).await, "refund: order 7 is refunded");
+    assert_eq!(
+        world.last_answer(&session).await,
+        "refund: order 7 is refunded"
+    );
 }
 
 /// G6, B08: messages that come while a turn runs are answered in order, each by its own turn.
@@ -239,12 +401,31 @@ async fn three_messages(world: &mut World) {
     world.send(&session, "script: say two").await;
     world.send(&session, "script: say three").await;
     world.wait_for_turns(&session, 3).await;
-    let answers: Vec<_> = world.conversation(&session).await.into_iter().map(|(_, text)| text).collect();
+    let answers: Vec<_> = world
+        .conversation(&session)
+        .await
+        .into_iter()
+        .map(|(_, text)| text)
+        .collect();
     assert_eq!(
         answers,
-        ["script: say one", "said: one", "script: say two", "said: two", "script: say three", "said: three"]
+        [
+            "script: say one",
+            "said: one",
+            "script: say two",
+            "said: two",
+            "script: say three",
+            "said: three"
+        ]
     );
-    assert_eq!(world.snapshot(&session).await.last_failure.map(|it| it.class), None::<FailureClass>);
+    assert_eq!(
+        world
+            .snapshot(&session)
+            .await
+            .last_failure
+            .map(|it| it.class),
+        None::<FailureClass>
+    );
 }
 
 /// Every scenario on the fake CLI, which asserts on all that it receives.

@@ -34,8 +34,14 @@ pub(crate) struct World {
 
 /// Which CLI the world has.
 pub(crate) enum Cli {
-    Fake { launcher: Arc<FakeCliLauncher>, handle: FakeCliHandle },
-    Real { program: PathBuf, api: ScriptedMessagesApi },
+    Fake {
+        launcher: Arc<FakeCliLauncher>,
+        handle: FakeCliHandle,
+    },
+    Real {
+        program: PathBuf,
+        api: ScriptedMessagesApi,
+    },
 }
 
 impl World {
@@ -54,8 +60,16 @@ impl World {
     /// A world with the real CLI; `None`, said aloud, where there is none and none is required.
     pub(crate) async fn real(version: &str) -> Option<Self> {
         let program = real_cli(version)?.program().to_owned();
-        let api = ScriptedMessagesApi::start(ModelScript::commands()).await.expect("the API starts");
-        Some(Self::with_cli(Cli::Real { program, api }, Arc::new(MemoryStateStore::new())).await)
+        let api = ScriptedMessagesApi::start(ModelScript::commands())
+            .await
+            .expect("the API starts");
+        Some(
+            Self::with_cli(
+                Cli::Real { program, api },
+                Arc::new(MemoryStateStore::new()),
+            )
+            .await,
+        )
     }
 
     async fn with_cli(cli: Cli, store: Arc<dyn StateStore>) -> Self {
@@ -63,7 +77,13 @@ impl World {
         for name in ["home", "work", "runs"] {
             std::fs::create_dir(directory.path().join(name)).expect("a directory");
         }
-        let mut world = Self { effects: Effects::default(), store, cli, engine: None, directory };
+        let mut world = Self {
+            effects: Effects::default(),
+            store,
+            cli,
+            engine: None,
+            directory,
+        };
         world.start_engine().await;
         world
     }
@@ -76,27 +96,36 @@ impl World {
 
     /// Starts an engine over another store in front of the world's.
     pub(crate) async fn start_engine_over(&mut self, store: Arc<dyn StateStore>) {
-        let flow = AgentSessionFlow::new("Test", self.runner(), SessionOptions::default()).expect("a flow");
+        let flow = AgentSessionFlow::new("Test", self.runner(), SessionOptions::default())
+            .expect("a flow");
         let registry = FlowRegistry::new().register(flow).expect("a registry");
-        self.engine = Some(LocalEngine::start(registry, store).await.expect("an engine"));
+        self.engine = Some(
+            LocalEngine::start(registry, store)
+                .await
+                .expect("an engine"),
+        );
     }
 
     fn runner(&self) -> ClaudeAgentRunner {
-        let home = TempDir::new_in(self.directory.path()).expect("a home").keep();
+        let home = TempDir::new_in(self.directory.path())
+            .expect("a home")
+            .keep();
         let options = ClaudeAgentOptions::new()
             .with_working_directory(self.directory.path().join("work"))
             .with_model("claude-sonnet-5")
             .with_tools(["Bash", "Read"]);
         let (options, launcher): (_, Arc<dyn CliLauncher>) = match &self.cli {
-            Cli::Fake { launcher, .. } => {
-                (options.with_environment(CliEnvironment::new()), Arc::clone(launcher) as Arc<dyn CliLauncher>)
-            }
+            Cli::Fake { launcher, .. } => (
+                options.with_environment(CliEnvironment::new()),
+                Arc::clone(launcher) as Arc<dyn CliLauncher>,
+            ),
             Cli::Real { program, api } => {
                 let mut environment = CliEnvironment::new();
                 for (name, value) in isolated_environment(&api.base_url(), &home) {
                     environment = environment.set(name, value);
                 }
-                let launcher = SubprocessLauncher::new(program).with_work_root(self.directory.path().join("runs"));
+                let launcher = SubprocessLauncher::new(program)
+                    .with_work_root(self.directory.path().join("runs"));
                 (options.with_environment(environment), Arc::new(launcher))
             }
         };
@@ -137,7 +166,11 @@ impl World {
     /// How often a shell command of the scenario ran: each adds a line to `marker`.
     pub(crate) fn bash_runs(&self) -> usize {
         match &self.cli {
-            Cli::Fake { handle, .. } => handle.effects().iter().filter(|it| it.tool == "Bash").count(),
+            Cli::Fake { handle, .. } => handle
+                .effects()
+                .iter()
+                .filter(|it| it.tool == "Bash")
+                .count(),
             Cli::Real { .. } => {
                 std::fs::read_to_string(self.work_path("marker")).map_or(0, |it| it.lines().count())
             }
@@ -172,12 +205,20 @@ impl World {
         let session = SessionId::new(id).expect("a session id");
         let flow_type = FlowType::new("Test").expect("a flow type");
         let start = StartSession::new(session.clone(), flow_type).with_initial_message(message);
-        assert!(self.client().start_session(start).await.expect("the session starts"));
+        assert!(
+            self.client()
+                .start_session(start)
+                .await
+                .expect("the session starts")
+        );
         session
     }
 
     pub(crate) async fn send(&self, session: &SessionId, text: &str) {
-        self.client().send_user_message(session, text, None).await.expect("the message is accepted");
+        self.client()
+            .send_user_message(session, text, None)
+            .await
+            .expect("the message is accepted");
     }
 
     pub(crate) async fn snapshot(&self, session: &SessionId) -> AgentSnapshot {
@@ -206,7 +247,10 @@ impl World {
     /// Waits for an interrupt that is open, and returns it.
     pub(crate) async fn wait_for_interrupt(&self, session: &SessionId) -> PendingInterrupt {
         let client = self.client();
-        let mut events = client.events(session, EventCursor(0)).await.expect("events");
+        let mut events = client
+            .events(session, EventCursor(0))
+            .await
+            .expect("events");
         loop {
             if let Some(open) = self.snapshot(session).await.pending_interrupts.pop() {
                 return open;
@@ -218,13 +262,23 @@ impl World {
     pub(crate) async fn approve(&self, session: &SessionId) {
         let open = self.wait_for_interrupt(session).await;
         let answer = ResolveInterrupt::approve(open.interrupt_id).for_digest(open.digest);
-        assert!(self.client().resolve_interrupt(session, answer).await.expect("the approval is taken"));
+        assert!(
+            self.client()
+                .resolve_interrupt(session, answer)
+                .await
+                .expect("the approval is taken")
+        );
     }
 
     pub(crate) async fn reject(&self, session: &SessionId, message: &str) {
         let open = self.wait_for_interrupt(session).await;
         let answer = ResolveInterrupt::reject(open.interrupt_id, Some(message.to_owned()));
-        assert!(self.client().resolve_interrupt(session, answer).await.expect("the rejection is taken"));
+        assert!(
+            self.client()
+                .resolve_interrupt(session, answer)
+                .await
+                .expect("the rejection is taken")
+        );
     }
 
     /// The conversation as a person reads it: who said what.
@@ -236,21 +290,38 @@ impl World {
     /// What the model said last.
     pub(crate) async fn last_answer(&self, session: &SessionId) -> String {
         let messages = self.conversation(session).await;
-        let last = messages.into_iter().rev().find(|(role, _)| *role == MessageRole::Assistant);
+        let last = messages
+            .into_iter()
+            .rev()
+            .find(|(role, _)| *role == MessageRole::Assistant);
         last.expect("the model has answered").1
     }
 
     /// The recorded outcome of the call that asked under this interrupt.
-    pub(crate) async fn outcome(&self, session: &SessionId, interrupt: &PendingInterrupt) -> ToolOutcome {
-        let key = RowKey { kind: RowKind::Output, key: interrupt.interrupt_id.to_string() };
-        let row = self.store.read_rows(session, &[key]).await.expect("the row is read").pop().flatten();
+    pub(crate) async fn outcome(
+        &self,
+        session: &SessionId,
+        interrupt: &PendingInterrupt,
+    ) -> ToolOutcome {
+        let key = RowKey {
+            kind: RowKind::Output,
+            key: interrupt.interrupt_id.to_string(),
+        };
+        let row = self
+            .store
+            .read_rows(session, &[key])
+            .await
+            .expect("the row is read")
+            .pop()
+            .flatten();
         serde_json::from_slice(&row.expect("the call has an outcome")).expect("an outcome")
     }
 }
 
 /// Finds the real CLI, or says that it is not there.
 pub(crate) fn real_cli(version: &str) -> Option<RealCli> {
-    RealCli::find(version, std::path::Path::new(env!("CARGO_MANIFEST_DIR"))).expect("the real CLI is there")
+    RealCli::find(version, std::path::Path::new(env!("CARGO_MANIFEST_DIR")))
+        .expect("the real CLI is there")
 }
 
 /// Waits for the first event that fits, from the beginning of the log.
@@ -259,7 +330,10 @@ pub(crate) async fn wait_for_event(
     session: &SessionId,
     mut fits: impl FnMut(&SessionEvent) -> bool,
 ) -> SessionEvent {
-    let mut events = client.events(session, EventCursor(0)).await.expect("events");
+    let mut events = client
+        .events(session, EventCursor(0))
+        .await
+        .expect("events");
     loop {
         let event = next_event(&mut events).await;
         if fits(&event) {
@@ -269,12 +343,20 @@ pub(crate) async fn wait_for_event(
 }
 
 pub(crate) fn ends_turn(kind: &EventKind) -> bool {
-    matches!(kind, EventKind::TurnCompleted | EventKind::TurnFailed { .. })
+    matches!(
+        kind,
+        EventKind::TurnCompleted | EventKind::TurnFailed { .. }
+    )
 }
 
 async fn next_event(events: &mut abide::client::EventStream) -> SessionEvent {
     loop {
-        if let Observed::Event(event) = events.next().await.expect("an event").expect("the store is there") {
+        if let Observed::Event(event) = events
+            .next()
+            .await
+            .expect("an event")
+            .expect("the store is there")
+        {
             return event;
         }
     }

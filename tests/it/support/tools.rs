@@ -18,19 +18,28 @@ pub(crate) struct Effects {
 
 impl Default for Effects {
     fn default() -> Self {
-        Self { lines: Arc::default(), changed: watch::Sender::new(0) }
+        Self {
+            lines: Arc::default(),
+            changed: watch::Sender::new(0),
+        }
     }
 }
 
 impl Effects {
     pub(crate) fn add(&self, line: String) {
-        let mut lines = self.lines.lock().expect("no test panics while it adds a line");
+        let mut lines = self
+            .lines
+            .lock()
+            .expect("no test panics while it adds a line");
         lines.push(line);
         self.changed.send_replace(lines.len());
     }
 
     pub(crate) fn lines(&self) -> Vec<String> {
-        self.lines.lock().expect("no test panics while it adds a line").clone()
+        self.lines
+            .lock()
+            .expect("no test panics while it adds a line")
+            .clone()
     }
 
     /// How often this very effect happened.
@@ -40,7 +49,11 @@ impl Effects {
 
     /// Waits until at least this many effects happened.
     pub(crate) async fn wait_for(&self, count: usize) {
-        self.changed.subscribe().wait_for(|it| *it >= count).await.expect("the sender is ours");
+        self.changed
+            .subscribe()
+            .wait_for(|it| *it >= count)
+            .await
+            .expect("the sender is ours");
     }
 }
 
@@ -64,14 +77,24 @@ pub(crate) fn all(effects: &Effects) -> Vec<CustomTool> {
 
 fn recording(name: &'static str, effects: &Effects, says: &'static str) -> CustomTool {
     let effects = effects.clone();
-    CustomTool::new(name, "does what it is called", move |order: Order, context: ToolContext| {
-        let effects = effects.clone();
-        async move {
-            let key = context.deferred_execution.map(|it| format!(" under {}", it.idempotency_key));
-            effects.add(format!("{name} {}{}", order.order_id, key.unwrap_or_default()));
-            Ok(ToolOutput::text(format!("order {} {says}", order.order_id)))
-        }
-    })
+    CustomTool::new(
+        name,
+        "does what it is called",
+        move |order: Order, context: ToolContext| {
+            let effects = effects.clone();
+            async move {
+                let key = context
+                    .deferred_execution
+                    .map(|it| format!(" under {}", it.idempotency_key));
+                effects.add(format!(
+                    "{name} {}{}",
+                    order.order_id,
+                    key.unwrap_or_default()
+                ));
+                Ok(ToolOutput::text(format!("order {} {says}", order.order_id)))
+            }
+        },
+    )
 }
 
 /// Ends each call with an error for the model.
@@ -114,17 +137,27 @@ fn hanging(name: &'static str, effects: &Effects) -> CustomTool {
 /// Fails its first attempt after its effect.
 fn flaky(name: &'static str, effects: &Effects) -> CustomTool {
     let effects = effects.clone();
-    CustomTool::new(name, "works the second time", move |order: Order, context: ToolContext| {
-        let effects = effects.clone();
-        async move {
-            let Some(execution) = context.deferred_execution else {
-                return Err(ToolError::failed("it has to run in its own step"));
-            };
-            effects.add(format!("{name} {} under {}", order.order_id, execution.idempotency_key));
-            if execution.attempt == 1 {
-                return Err(ToolError::attempt("the line went dead"));
+    CustomTool::new(
+        name,
+        "works the second time",
+        move |order: Order, context: ToolContext| {
+            let effects = effects.clone();
+            async move {
+                let Some(execution) = context.deferred_execution else {
+                    return Err(ToolError::failed("it has to run in its own step"));
+                };
+                effects.add(format!(
+                    "{name} {} under {}",
+                    order.order_id, execution.idempotency_key
+                ));
+                if execution.attempt == 1 {
+                    return Err(ToolError::attempt("the line went dead"));
+                }
+                Ok(ToolOutput::text(format!(
+                    "order {} took two attempts",
+                    order.order_id
+                )))
             }
-            Ok(ToolOutput::text(format!("order {} took two attempts", order.order_id)))
-        }
-    })
+        },
+    )
 }

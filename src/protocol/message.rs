@@ -1,0 +1,305 @@
+//! Messages of the conversation, the mirror of the transcript, and the result.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::{CliFrame, ProtocolError, Text, body};
+use crate::record::TranscriptEntry;
+
+/// A system message that this crate acts on.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum SystemFrame {
+    /// What the CLI runs with.
+    Init(InitFrame),
+    /// A request to the API failed, and the CLI tries again.
+    ApiRetry(RetryFrame),
+}
+
+/// The `init` message.
+#[derive(Debug, Deserialize)]
+#[non_exhaustive]
+pub struct InitFrame {
+    /// The Claude session.
+    pub session_id: String,
+    /// The CLI's version.
+    #[serde(default)]
+    pub claude_code_version: Option<String>,
+    /// The model that is asked for.
+    #[serde(default)]
+    pub model: Option<String>,
+}
+
+/// The `api_retry` message.
+#[derive(Debug, Deserialize)]
+#[non_exhaustive]
+pub struct RetryFrame {
+    /// The HTTP status; `None` when there was no connection.
+    #[serde(default)]
+    pub error_status: Option<u16>,
+}
+
+/// One block of a reply: the CLI writes one frame for each, under the same message id.
+#[derive(Debug, Deserialize)]
+#[non_exhaustive]
+pub struct AssistantFrame {
+    /// The reply.
+    pub message: AssistantMessage,
+    /// Set for the conversation of a sub-agent.
+    #[serde(default)]
+    pub parent_tool_use_id: Option<String>,
+    /// The id of its transcript entry.
+    #[serde(default)]
+    pub uuid: Option<String>,
+}
+
+/// A reply of the model.
+#[derive(Debug, Deserialize)]
+#[non_exhaustive]
+pub struct AssistantMessage {
+    /// The API's id of the reply.
+    #[serde(default)]
+    pub id: Option<String>,
+    /// The model; `<synthetic>` for a text of the CLI itself.
+    #[serde(default)]
+    pub model: Option<String>,
+    /// A text or a list of blocks.
+    pub content: Box<RawValue>,
+}
+
+/// A message in the user role.
+#[derive(Debug, Deserialize)]
+#[non_exhaustive]
+pub struct UserFrame {
+    /// The message.
+    pub message: UserMessage,
+    /// Set for the conversation of a sub-agent.
+    #[serde(default)]
+    pub parent_tool_use_id: Option<String>,
+    /// The id of its transcript entry.
+    #[serde(default)]
+    pub uuid: Option<String>,
+    /// What the CLI says about the results in it.
+    #[serde(default)]
+    pub tool_result_meta: Option<Vec<ToolResultMeta>>,
+}
+
+/// The content of a message in the user role.
+#[derive(Debug, Deserialize)]
+#[non_exhaustive]
+pub struct UserMessage {
+    /// A text or a list of blocks.
+    pub content: Box<RawValue>,
+}
+
+/// What the CLI says about one tool result.
+#[derive(Debug, Deserialize)]
+#[non_exhaustive]
+pub struct ToolResultMeta {
+    /// The call.
+    pub id: String,
+    /// Why it did not run, when it did not.
+    #[serde(default)]
+    pub non_execution_kind: Option<String>,
+}
+
+/// One block of a message.
+#[derive(Debug, Default, Deserialize)]
+#[non_exhaustive]
+pub struct ContentBlock {
+    /// `text`, `tool_use`, `tool_result`, …
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The text of a `text`.
+    #[serde(default)]
+    pub text: Option<Text>,
+    /// The id of a `tool_use`.
+    #[serde(default)]
+    pub id: Option<String>,
+    /// The tool of a `tool_use`.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// The call that a `tool_result` answers.
+    #[serde(default)]
+    pub tool_use_id: Option<String>,
+    /// True for a `tool_result` that is an error.
+    #[serde(default)]
+    pub is_error: Option<bool>,
+    /// The content of a `tool_result`.
+    #[serde(default)]
+    pub content: Option<Box<RawValue>>,
+}
+
+/// A piece of live text of the main conversation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Delta {
+    /// Of the answer.
+    Text(String),
+    /// Of the reasoning.
+    Thinking(String),
+}
+
+/// Lines that the CLI added to a transcript file, verbatim (G11).
+#[derive(Debug, Deserialize)]
+#[non_exhaustive]
+pub struct MirrorFrame {
+    /// The file; sub-agents have their own.
+    #[serde(rename = "filePath")]
+    pub file_path: String,
+    /// The lines.
+    pub entries: Vec<TranscriptEntry>,
+}
+
+/// The end of a turn (spec/cli-protocol.md 11).
+#[derive(Debug, Deserialize)]
+#[non_exhaustive]
+pub struct ResultFrame {
+    /// `success` or a kind of error; see `is_error`.
+    pub subtype: String,
+    /// Whether the turn failed. The subtype does not tell.
+    pub is_error: bool,
+    /// Why the turn ended, when the CLI says so.
+    #[serde(default)]
+    pub terminal_reason: Option<String>,
+    /// Why the last reply ended; `tool_deferred` for a deferral.
+    #[serde(default)]
+    pub stop_reason: Option<String>,
+    /// The Claude session.
+    #[serde(default)]
+    pub session_id: Option<String>,
+    /// The final text, or the text of an error.
+    #[serde(default)]
+    pub result: Option<Text>,
+    /// The texts of an error.
+    #[serde(default)]
+    pub errors: Option<Vec<Text>>,
+    /// The API's status, for an error of the API.
+    #[serde(default)]
+    pub api_error_status: Option<u16>,
+    /// The call that waits.
+    #[serde(default)]
+    pub deferred_tool_use: Option<DeferredToolUse>,
+    /// Tokens of the main conversation.
+    #[serde(default)]
+    pub usage: Option<TokenUsage>,
+    /// Tokens and cost by model, of this turn alone; `modelUsage` counts the whole session.
+    #[serde(default)]
+    pub model_usage_since_last_result: Option<BTreeMap<String, ModelUsage>>,
+}
+
+/// A call that the CLI deferred, with its final input.
+#[derive(Debug, Deserialize)]
+#[non_exhaustive]
+pub struct DeferredToolUse {
+    /// The call.
+    pub id: String,
+    /// The tool's full name.
+    pub name: String,
+    /// The input after every hook, verbatim.
+    pub input: Box<RawValue>,
+}
+
+/// Tokens as the API counts them.
+#[derive(Debug, Default, Deserialize)]
+#[non_exhaustive]
+pub struct TokenUsage {
+    /// Input that was neither read from nor written to the cache.
+    #[serde(default)]
+    pub input_tokens: Option<u64>,
+    /// Input that was written to the cache.
+    #[serde(default)]
+    pub cache_creation_input_tokens: Option<u64>,
+    /// Input that was read from the cache.
+    #[serde(default)]
+    pub cache_read_input_tokens: Option<u64>,
+    /// Output.
+    #[serde(default)]
+    pub output_tokens: Option<u64>,
+}
+
+/// What one model used.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct ModelUsage {
+    /// Input that was neither read from nor written to the cache.
+    #[serde(default)]
+    pub input_tokens: Option<u64>,
+    /// Input that was written to the cache.
+    #[serde(default)]
+    pub cache_creation_input_tokens: Option<u64>,
+    /// Input that was read from the cache.
+    #[serde(default)]
+    pub cache_read_input_tokens: Option<u64>,
+    /// Output.
+    #[serde(default)]
+    pub output_tokens: Option<u64>,
+    /// Cost in US dollars.
+    #[serde(rename = "costUSD", default)]
+    pub cost_usd: Option<f64>,
+}
+
+pub(super) fn decode_system(
+    line: &[u8],
+    subtype: Option<String>,
+) -> Result<CliFrame, ProtocolError> {
+    match subtype.as_deref() {
+        Some("init") => Ok(CliFrame::System(SystemFrame::Init(body(
+            line,
+            "system/init",
+        )?))),
+        Some("api_retry") => Ok(CliFrame::System(SystemFrame::ApiRetry(body(
+            line,
+            "system/api_retry",
+        )?))),
+        _ => Ok(CliFrame::Unknown {
+            kind: "system".to_owned(),
+            subtype,
+        }),
+    }
+}
+
+#[derive(Deserialize)]
+struct StreamLine {
+    event: StreamEvent,
+    #[serde(default)]
+    parent_tool_use_id: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct StreamEvent {
+    #[serde(default)]
+    delta: Option<StreamDelta>,
+}
+
+#[derive(Deserialize)]
+struct StreamDelta {
+    #[serde(default)]
+    text: Option<Text>,
+    #[serde(default)]
+    thinking: Option<Text>,
+}
+
+pub(super) fn decode_stream_event(line: &[u8], kind: &str) -> Result<CliFrame, ProtocolError> {
+    let line: StreamLine = body(line, kind)?;
+    let delta = match (line.parent_tool_use_id, line.event.delta) {
+        (None, Some(StreamDelta { text: Some(it), .. })) => Some(Delta::Text(it.0)),
+        (
+            None,
+            Some(StreamDelta {
+                thinking: Some(it), ..
+            }),
+        ) => Some(Delta::Thinking(it.0)),
+        (None, Some(StreamDelta { .. }) | None) | (Some(_), _) => None,
+    };
+    Ok(delta.map_or_else(
+        || CliFrame::Unknown {
+            kind: kind.to_owned(),
+            subtype: None,
+        },
+        CliFrame::Delta,
+    ))
+}

@@ -1,0 +1,158 @@
+use serde_json::value::RawValue;
+
+use super::*;
+
+fn raw(text: &str) -> Box<RawValue> {
+    RawValue::from_string(text.to_owned()).unwrap()
+}
+
+/// G4, G11: an input passes through our answers byte for byte.
+#[test]
+fn answers_carry_inputs_verbatim() {
+    let input = r#"{"b": 1e2,"a":"\u00e4\/"}"#;
+    let frame = HostFrame::Hook {
+        request_id: "r\"1".to_owned(),
+        answer: HookAnswer::Allow {
+            updated_input: Some(raw(input)),
+        },
+    };
+    assert_eq!(
+        frame.encode().unwrap(),
+        format!(
+            r#"{{"type":"control_response","response":{{"subtype":"success","request_id":"r\"1","response":{{"hookSpecificOutput":{{"hookEventName":"PreToolUse","permissionDecision":"allow","updatedInput":{input}}}}}}}}}"#
+        )
+    );
+    let frame = HostFrame::Permission {
+        request_id: "q".to_owned(),
+        answer: PermissionAnswer::Allow {
+            updated_input: raw(input),
+        },
+    };
+    assert_eq!(
+        frame.encode().unwrap(),
+        format!(
+            r#"{{"type":"control_response","response":{{"subtype":"success","request_id":"q","response":{{"behavior":"allow","updatedInput":{input}}}}}}}"#
+        )
+    );
+}
+
+/// Spec/cli-protocol.md 0.4: every decision names its event, or the CLI would ignore it.
+#[test]
+fn every_decision_names_its_event() {
+    for (answer, body) in [
+        (
+            HookAnswer::Allow {
+                updated_input: None,
+            },
+            r#"{"hookEventName":"PreToolUse","permissionDecision":"allow"}"#,
+        ),
+        (
+            HookAnswer::Deny {
+                reason: "a \"b\"\n".to_owned(),
+            },
+            r#"{"hookEventName":"PreToolUse","permissionDecision":"deny","permissionDecisionReason":"a \"b\"\n"}"#,
+        ),
+        (
+            HookAnswer::Ask,
+            r#"{"hookEventName":"PreToolUse","permissionDecision":"ask"}"#,
+        ),
+        (
+            HookAnswer::Defer,
+            r#"{"hookEventName":"PreToolUse","permissionDecision":"defer"}"#,
+        ),
+    ] {
+        let line = HostFrame::Hook {
+            request_id: "r".to_owned(),
+            answer,
+        }
+        .encode()
+        .unwrap();
+        assert_eq!(
+            line,
+            format!(
+                r#"{{"type":"control_response","response":{{"subtype":"success","request_id":"r","response":{{"hookSpecificOutput":{body}}}}}}}"#
+            )
+        );
+    }
+}
+
+/// The first lines of a process, as the CLI reads them (spec/cli-protocol.md 3 and 4).
+#[test]
+fn the_first_lines_are_what_the_cli_reads() {
+    let initialize = HostFrame::Initialize {
+        request_id: "i".to_owned(),
+        pre_tool_use_callback: "hook".to_owned(),
+        hook_timeout_seconds: 60,
+        servers: vec![ToolServerDeclaration {
+            name: "tools".to_owned(),
+        }],
+        system_prompt: Some("be kind".to_owned()),
+        append_system_prompt: None,
+    };
+    assert_eq!(
+        serde_json::from_str::<serde_json::Value>(&initialize.encode().unwrap()).unwrap(),
+        serde_json::json!({"type": "control_request", "request_id": "i", "request": {
+            "subtype": "initialize",
+            "hooks": {"PreToolUse": [{"hookCallbackIds": ["hook"], "timeout": 60}]},
+            "sdkMcpServers": ["tools"],
+            "systemPrompt": ["be kind"]}})
+    );
+    let prompt = HostFrame::UserPrompt {
+        blocks: vec!["one".to_owned(), "two".to_owned()],
+    };
+    assert_eq!(
+        serde_json::from_str::<serde_json::Value>(&prompt.encode().unwrap()).unwrap(),
+        serde_json::json!({"type": "user", "session_id": "", "parent_tool_use_id": null, "message": {
+            "role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]}})
+    );
+}
+
+/// Known types decode in any key order; unknown ones keep their names; the rest is no frame.
+#[test]
+fn lines_decode_by_their_type() {
+    assert!(matches!(
+        decode_line(
+            br#"{"stop_reason":null,"is_error":false,"subtype":"success","type":"result"}"#
+        ),
+        Ok(CliFrame::Result(_))
+    ));
+    assert!(matches!(
+        decode_line(br#"{"type":"system","subtype":"status","status":null}"#),
+        Ok(CliFrame::Unknown { kind, subtype: Some(subtype) }) if kind == "system" && subtype == "status"
+    ));
+    for line in [
+        &b"DEBUG x"[..],
+        b"",
+        b"[]",
+        b"{\"type\":\"result\"",
+        b"\xff",
+    ] {
+        assert!(matches!(decode_line(line), Ok(CliFrame::NotJson)));
+    }
+    assert_eq!(
+        decode_line(br#"{"type":"assistant","message":7}"#).unwrap_err(),
+        ProtocolError::Malformed {
+            kind: "assistant".to_owned(),
+            bytes: 32,
+            column: 31,
+        }
+    );
+}
+
+/// I25: deltas of a sub-agent are no live text.
+#[test]
+fn deltas_of_the_main_conversation_alone_are_live_text() {
+    let line = |parent: &str| {
+        format!(
+            r#"{{"type":"stream_event","parent_tool_use_id":{parent},"event":{{"type":"content_block_delta","delta":{{"type":"text_delta","text":"hi"}}}}}}"#
+        )
+    };
+    assert!(matches!(
+        decode_line(line("null").as_bytes()),
+        Ok(CliFrame::Delta(Delta::Text(text))) if text == "hi"
+    ));
+    assert!(matches!(
+        decode_line(line("\"toolu_1\"").as_bytes()),
+        Ok(CliFrame::Unknown { .. })
+    ));
+}

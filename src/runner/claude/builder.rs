@@ -1,0 +1,199 @@
+//! [`ClaudeAgentRunnerBuilder`]: checks a definition before anything runs.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use super::{ClaudeAgentRunner, OptionsSource};
+use crate::definition::DefinitionError;
+use crate::policy::ToolPolicies;
+use crate::tool::CustomTool;
+use crate::transport::CliLauncher;
+
+/// The name of the custom tool server, unless the application sets another.
+pub const CUSTOM_TOOL_SERVER_NAME_DEFAULT: &str = "tools";
+
+/// The longest full name of a tool that the Messages API takes, in bytes.
+const FULL_NAME_BYTES_MAX: usize = 64;
+
+/// The tools of Claude Code 2.1.316 and 2.1.332, with names that older versions used. Policies and
+/// records name custom tools bare, so a custom tool may not share a name with one of them (E04).
+const CLAUDE_CODE_TOOLS: [&str; 43] = [
+    "Agent",
+    "AskUserQuestion",
+    "Bash",
+    "BashOutput",
+    "CronCreate",
+    "CronDelete",
+    "CronList",
+    "Edit",
+    "EnterPlanMode",
+    "EnterWorktree",
+    "ExitPlanMode",
+    "ExitWorktree",
+    "Glob",
+    "Grep",
+    "KillBash",
+    "KillShell",
+    "LS",
+    "LSP",
+    "ListMcpResources",
+    "ListMcpResourcesTool",
+    "Monitor",
+    "MultiEdit",
+    "NotebookEdit",
+    "NotebookRead",
+    "PowerShell",
+    "Read",
+    "ReadMcpResource",
+    "ReadMcpResourceTool",
+    "SendMessage",
+    "Skill",
+    "SlashCommand",
+    "StructuredOutput",
+    "Task",
+    "TaskCreate",
+    "TaskGet",
+    "TaskList",
+    "TaskOutput",
+    "TaskStop",
+    "TaskUpdate",
+    "TodoWrite",
+    "ToolSearch",
+    "WebFetch",
+    "WebSearch",
+];
+
+/// Defines a [`ClaudeAgentRunner`]. Created by [`ClaudeAgentRunner::builder`].
+#[must_use]
+pub struct ClaudeAgentRunnerBuilder {
+    options: OptionsSource,
+    tools: Vec<CustomTool>,
+    server_name: String,
+    policies: ToolPolicies,
+    launcher: Option<Arc<dyn CliLauncher>>,
+}
+
+impl ClaudeAgentRunnerBuilder {
+    pub(super) fn new(options: OptionsSource) -> Self {
+        Self {
+            options,
+            tools: Vec::new(),
+            server_name: CUSTOM_TOOL_SERVER_NAME_DEFAULT.to_owned(),
+            policies: ToolPolicies::new(),
+            launcher: None,
+        }
+    }
+
+    /// Adds a tool of the application.
+    pub fn custom_tool(mut self, tool: CustomTool) -> Self {
+        self.tools.push(tool);
+        self
+    }
+
+    /// Sets the name of the custom tool server. Default: [`CUSTOM_TOOL_SERVER_NAME_DEFAULT`].
+    ///
+    /// Sessions that wait for a call keep the name that they were started with: do not change it
+    /// while such sessions exist.
+    pub fn custom_tool_server_name(mut self, name: impl Into<String>) -> Self {
+        self.server_name = name.into();
+        self
+    }
+
+    /// Sets the policies of custom tools and of tools inside the CLI. Default: every tool without
+    /// annotations waits for approval.
+    pub fn tool_policies(mut self, policies: ToolPolicies) -> Self {
+        self.policies = policies;
+        self
+    }
+
+    /// Sets how CLI processes are started. It has no default.
+    pub fn launcher(mut self, launcher: Arc<dyn CliLauncher>) -> Self {
+        self.launcher = Some(launcher);
+        self
+    }
+
+    /// Checks the definition.
+    ///
+    /// # Errors
+    /// [`DefinitionError::ToolServerName`], [`DefinitionError::ToolName`],
+    /// [`DefinitionError::DuplicateTool`]; [`DefinitionError::Option`] without a launcher or with
+    /// options that make no sense.
+    pub fn build(self) -> Result<ClaudeAgentRunner, DefinitionError> {
+        if let OptionsSource::Fixed(options) = &self.options {
+            options.check().map_err(|reason| DefinitionError::Option {
+                option: "options",
+                reason,
+            })?;
+        }
+        check_name(&self.server_name).map_err(|reason| DefinitionError::ToolServerName {
+            name: self.server_name.clone(),
+            reason,
+        })?;
+        let mut tools = BTreeMap::new();
+        for tool in self.tools {
+            check_tool(&self.server_name, tool.name()).map_err(|reason| {
+                DefinitionError::ToolName {
+                    name: tool.name().to_owned(),
+                    reason,
+                }
+            })?;
+            let name = tool.name().to_owned();
+            if tools.insert(name.clone(), tool).is_some() {
+                return Err(DefinitionError::DuplicateTool { name });
+            }
+        }
+        let launcher = self.launcher.ok_or(DefinitionError::Option {
+            option: "launcher",
+            reason: "is not set",
+        })?;
+        Ok(ClaudeAgentRunner {
+            options: self.options,
+            tools,
+            server_name: self.server_name,
+            policies: self.policies,
+            launcher,
+        })
+    }
+}
+
+fn check_tool(server: &str, name: &str) -> Result<(), &'static str> {
+    check_name(name)?;
+    if name.starts_with("mcp__") {
+        return Err("may not start with mcp__, which names tools of other servers");
+    }
+    if CLAUDE_CODE_TOOLS
+        .iter()
+        .any(|it| it.eq_ignore_ascii_case(name))
+    {
+        return Err("is a tool of Claude Code");
+    }
+    if format!("mcp__{server}__{name}").len() > FULL_NAME_BYTES_MAX {
+        return Err("is too long: with the server's name it may have 64 bytes");
+    }
+    Ok(())
+}
+
+fn check_name(name: &str) -> Result<(), &'static str> {
+    let is_allowed = |it: char| it.is_ascii_alphanumeric() || matches!(it, '_' | '-');
+    if name.is_empty() {
+        return Err("is empty");
+    }
+    if !name.chars().all(is_allowed) {
+        return Err("may hold letters, digits, underscores and hyphens only");
+    }
+    // The two underscores part the names of server and tool.
+    if name.contains("__") && !name.starts_with("mcp__") {
+        return Err("may not hold two underscores in a row");
+    }
+    Ok(())
+}
+
+impl fmt::Debug for ClaudeAgentRunnerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClaudeAgentRunnerBuilder")
+            .field("server_name", &self.server_name)
+            .field("tools", &self.tools)
+            .finish_non_exhaustive()
+    }
+}

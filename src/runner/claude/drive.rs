@@ -1,0 +1,232 @@
+//! Drives one [`Segment`] over one CLI process: asks the machine, does what it says, reports back.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use super::TESTED_CLI_VERSIONS;
+use super::mcp::{McpReply, ToolServer};
+use crate::failure::{AttemptFailure, FailureClass};
+use crate::protocol::decode_line;
+use crate::runner::{LinkError, SegmentLink};
+use crate::segment::{Action, ProcessEnd, Segment};
+use crate::transport::{CliError, CliExit, CliLauncher, CliProcess, LaunchSpec};
+use crate::turn::{RunModelOutcome, SegmentEvent, SegmentReply};
+
+/// How long a process whose output has ended may take to exit, so that its status is known.
+const EXIT_GRACE: Duration = Duration::from_secs(2);
+
+/// How much of stderr becomes part of a failure, in bytes: its end says what went wrong.
+const STDERR_BYTES_MAX: usize = 1_000;
+
+type Delivery =
+    Pin<Box<dyn Future<Output = (SegmentEvent, Result<SegmentReply, LinkError>)> + Send>>;
+
+/// One turn of the loop: whatever happened first.
+enum Happened {
+    Output(Result<Option<Vec<u8>>, CliError>),
+    Tool(McpReply),
+    Session(SegmentEvent, Result<SegmentReply, LinkError>),
+}
+
+struct Driver {
+    segment: Segment,
+    process: Box<dyn CliProcess>,
+    server: ToolServer,
+    link: SegmentLink,
+    // Events for the session, one at a time and in order.
+    events: VecDeque<SegmentEvent>,
+    delivery: Option<Delivery>,
+}
+
+/// Runs the segment to its end. The process is ended when this returns or is dropped.
+pub(super) async fn drive(
+    launcher: &dyn CliLauncher,
+    spec: LaunchSpec,
+    segment: Segment,
+    server: ToolServer,
+    link: SegmentLink,
+) -> Result<RunModelOutcome, AttemptFailure> {
+    let process = launcher
+        .launch(spec)
+        .await
+        .map_err(|error| AttemptFailure::new(class_of(&error), error_text(&error)))?;
+    let mut driver = Driver {
+        segment,
+        process,
+        server,
+        link,
+        events: VecDeque::new(),
+        delivery: None,
+    };
+    driver.run().await?;
+    driver.segment.finish().map(|end| end.outcome)
+}
+
+impl Driver {
+    async fn run(&mut self) -> Result<(), AttemptFailure> {
+        loop {
+            self.drain()?;
+            // What was reported must be answered before the end: a start mark that is granted late
+            // has an end of its own.
+            if self.segment.is_ended() && self.delivery.is_none() {
+                return Ok(());
+            }
+            match self.next().await {
+                Happened::Output(line) => self.on_output(line).await?,
+                Happened::Tool(reply) => match reply.message {
+                    Some(message) => self.segment.handle_mcp_response(reply.request_id, message),
+                    None => self.segment.handle_mcp_failure(reply.request_id),
+                },
+                Happened::Session(event, answer) => {
+                    self.delivery = None;
+                    self.on_answer(event, answer)?;
+                }
+            }
+        }
+    }
+
+    async fn next(&mut self) -> Happened {
+        let delivery = async {
+            match &mut self.delivery {
+                Some(delivery) => delivery.await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            line = self.process.receive(), if !self.segment.is_ended() => Happened::Output(line),
+            reply = self.server.next_reply() => Happened::Tool(reply),
+            (event, answer) = delivery => Happened::Session(event, answer),
+        }
+    }
+
+    /// Does everything that the machine wants now.
+    fn drain(&mut self) -> Result<(), AttemptFailure> {
+        loop {
+            if let Some(frame) = self.segment.poll_transmit() {
+                let line = frame.encode().map_err(|error| {
+                    AttemptFailure::new(FailureClass::Runner, error.to_string())
+                })?;
+                match self.process.send(line) {
+                    // A CLI that closed its input is about to end, and its output says why.
+                    Ok(()) | Err(CliError::InputClosed) => {}
+                    Err(error) => {
+                        return Err(AttemptFailure::new(class_of(&error), error_text(&error)));
+                    }
+                }
+            } else if let Some(action) = self.segment.poll_action() {
+                self.act(action);
+            } else {
+                break;
+            }
+        }
+        if self.delivery.is_none()
+            && let Some(event) = self.events.pop_front()
+        {
+            let link = self.link.clone();
+            self.delivery = Some(Box::pin(async move {
+                let answer = link.deliver(event.clone()).await;
+                (event, answer)
+            }));
+        }
+        Ok(())
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::ServeMcp {
+                request_id,
+                message,
+                permit,
+            } => self.server.serve(request_id, &message, permit),
+            Action::CancelMcp { request_id } => self.server.cancel(&request_id),
+            Action::Deliver(event) => self.events.push_back(event),
+            Action::Live { kind, text } => self.link.live(kind, text),
+            Action::CliVersion(version) => {
+                if !TESTED_CLI_VERSIONS.contains(&version.as_str()) {
+                    tracing::warn!(%version, tested = ?TESTED_CLI_VERSIONS, "this version of the Claude Code CLI is not tested");
+                }
+            }
+            Action::CloseInput => self.process.close_input(),
+        }
+    }
+
+    async fn on_output(
+        &mut self,
+        line: Result<Option<Vec<u8>>, CliError>,
+    ) -> Result<(), AttemptFailure> {
+        match line {
+            Ok(Some(line)) => match decode_line(&line) {
+                Ok(frame) => self.segment.handle_frame(frame),
+                Err(error) => self.segment.handle_protocol_error(&error),
+            },
+            Ok(None) => {
+                let exit = self.process.shutdown(EXIT_GRACE).await;
+                let stderr = self.process.stderr_tail();
+                let start =
+                    stderr.floor_char_boundary(stderr.len().saturating_sub(STDERR_BYTES_MAX));
+                self.segment.handle_end_of_output(ProcessEnd {
+                    exit: &exit_text(exit),
+                    stderr_tail: &stderr[start..],
+                });
+            }
+            Err(error) => {
+                return Err(AttemptFailure::new(class_of(&error), error_text(&error)));
+            }
+        }
+        Ok(())
+    }
+
+    fn on_answer(
+        &mut self,
+        event: SegmentEvent,
+        answer: Result<SegmentReply, LinkError>,
+    ) -> Result<(), AttemptFailure> {
+        // Whoever took over does not read this failure; it only ends the segment.
+        let answer = answer
+            .map_err(|error| AttemptFailure::new(FailureClass::CliFailed, error.to_string()))?;
+        if let SegmentEvent::CallStarting { tool_call_id } = event {
+            match answer {
+                SegmentReply::Granted => self.segment.handle_call_granted(&tool_call_id),
+                SegmentReply::Final(outcome) => {
+                    self.segment.handle_call_final(&tool_call_id, outcome);
+                }
+                SegmentReply::Accepted => {
+                    return Err(AttemptFailure::new(
+                        FailureClass::Runner,
+                        "the session accepted a start without granting it",
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+const fn class_of(error: &CliError) -> FailureClass {
+    match error {
+        CliError::NotFound { .. } | CliError::NotExecutable { .. } => FailureClass::CliUnavailable,
+        CliError::WorkingDirectory { .. } | CliError::InvalidLaunch { .. } => FailureClass::Options,
+        CliError::LineBreak => FailureClass::Runner,
+        CliError::LineTooLong { .. }
+        | CliError::InputClosed
+        | CliError::InputQueueFull { .. }
+        | CliError::Io { .. } => FailureClass::CliFailed,
+    }
+}
+
+fn error_text(error: &CliError) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
+}
+
+fn exit_text(exit: CliExit) -> String {
+    match exit {
+        CliExit::Exited(status) => format!("exit status {status}"),
+        CliExit::Signalled(signal) => format!("signal {signal}"),
+        CliExit::Unknown => "its end was not seen".to_owned(),
+    }
+}

@@ -1,0 +1,247 @@
+//! [`ClaudeAgentRunner`]: runs segments by the Claude Code CLI, and gated calls by their handlers.
+
+mod builder;
+mod drive;
+mod environment;
+mod mcp;
+mod options;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::{AgentFrameworkRunner, RunModelRequest, SegmentLink, ToolCallEnd, ToolCallRequest};
+use crate::failure::{AttemptFailure, FailureClass};
+use crate::policy::ToolPolicies;
+use crate::protocol::Launch;
+use crate::segment::{
+    Conversation, Segment, SegmentPlan, SegmentStart, materialise, read_conversation,
+};
+use crate::tool::{CustomTool, DeferredToolExecution, ToolContext, ToolEnd, run_guarded};
+use crate::transport::{CliLauncher, LaunchSpec, ResumedTranscript};
+use crate::turn::{RunModelContext, RunModelOutcome};
+
+pub use builder::{CUSTOM_TOOL_SERVER_NAME_DEFAULT, ClaudeAgentRunnerBuilder};
+pub use environment::CliEnvironment;
+pub use options::{ClaudeAgentOptions, PermissionMode};
+
+use mcp::{ServedTools, ToolServer};
+
+/// The versions of the CLI that the tests of this crate run against; another one is warned about.
+pub const TESTED_CLI_VERSIONS: [&str; 2] = ["2.1.316", "2.1.332"];
+
+/// Runs an agent by the Claude Code CLI. Created by [`ClaudeAgentRunner::builder`].
+///
+/// Each segment is one CLI process. Custom reads run inside it; a call that changes something or
+/// needs a person ends it, and the next segment answers the call from its record.
+pub struct ClaudeAgentRunner {
+    options: OptionsSource,
+    tools: BTreeMap<String, CustomTool>,
+    server_name: String,
+    policies: ToolPolicies,
+    launcher: Arc<dyn CliLauncher>,
+}
+
+type OptionsFn =
+    dyn Fn(&RunModelContext) -> Result<ClaudeAgentOptions, AttemptFailure> + Send + Sync;
+
+enum OptionsSource {
+    Fixed(Box<ClaudeAgentOptions>),
+    PerAttempt(Arc<OptionsFn>),
+}
+
+impl ClaudeAgentRunner {
+    /// Starts to define a runner whose segments all have these options.
+    pub fn builder(options: ClaudeAgentOptions) -> ClaudeAgentRunnerBuilder {
+        ClaudeAgentRunnerBuilder::new(OptionsSource::Fixed(Box::new(options)))
+    }
+
+    /// Starts to define a runner that asks for the options of each attempt.
+    ///
+    /// The function must give the same options for the same turn: a resumed segment needs the tools
+    /// and the working directory that the segment before it had.
+    pub fn builder_with(
+        options: impl Fn(&RunModelContext) -> Result<ClaudeAgentOptions, AttemptFailure>
+        + Send
+        + Sync
+        + 'static,
+    ) -> ClaudeAgentRunnerBuilder {
+        ClaudeAgentRunnerBuilder::new(OptionsSource::PerAttempt(Arc::new(options)))
+    }
+
+    /// Returns what one segment runs with.
+    fn options(&self, context: &RunModelContext) -> Result<ClaudeAgentOptions, AttemptFailure> {
+        let options = match &self.options {
+            OptionsSource::Fixed(options) => options.as_ref().clone(),
+            OptionsSource::PerAttempt(options) => options(context)?,
+        };
+        options.check().map_err(options_failure)?;
+        Ok(options)
+    }
+
+    fn plan(
+        &self,
+        options: &ClaudeAgentOptions,
+        conversation: Conversation,
+        request: &RunModelRequest,
+    ) -> Result<(SegmentPlan, Option<ResumedTranscript>), AttemptFailure> {
+        // Calls before the last one have their results in the transcript by now: the CLI keeps one
+        // call at a time.
+        let pending = request.calls.last();
+        let transcript = materialise(conversation.entries, pending.map(|call| &call.tool_call_id))?;
+        let start = match pending {
+            Some(call) => SegmentStart::Resume { call: call.clone() },
+            None => SegmentStart::Turn {
+                prompt: conversation.unread,
+            },
+        };
+        let custom_tools = self
+            .tools
+            .values()
+            .map(|tool| {
+                let policy = self.policies.policy_for(tool.name(), tool.annotations());
+                (tool.name().to_owned(), policy)
+            })
+            .collect();
+        let resumed = conversation
+            .claude_session
+            .clone()
+            .map(|session| ResumedTranscript::new(session, transcript.entries));
+        let plan = SegmentPlan {
+            server_name: self.server_name.clone(),
+            custom_tools,
+            policies: self.policies.clone(),
+            system_prompt: options.system_prompt.clone(),
+            append_system_prompt: options.append_system_prompt.clone(),
+            resume: conversation.claude_session,
+            answered: transcript.answered,
+            start,
+        };
+        Ok((plan, resumed))
+    }
+
+    fn launch_spec(
+        &self,
+        options: &ClaudeAgentOptions,
+        transcript: Option<ResumedTranscript>,
+    ) -> Result<LaunchSpec, AttemptFailure> {
+        let arguments = Launch {
+            model: options.model.clone(),
+            tools: options.tools.clone(),
+            permission_mode: options.permission_mode,
+            max_turns: options.max_turns,
+            max_budget_usd: options.max_budget_usd,
+            servers: vec![self.server_name.clone()],
+            resume: transcript.as_ref().map(|it| it.claude_session.clone()),
+        }
+        .arguments();
+        let directory = match &options.working_directory {
+            Some(directory) => directory.clone(),
+            None => std::env::current_dir().map_err(|error| {
+                AttemptFailure::new(
+                    FailureClass::Options,
+                    format!("the worker has no working directory: {error}"),
+                )
+            })?,
+        };
+        let mut spec = LaunchSpec::new(arguments, options.environment.for_cli(), directory);
+        spec.transcript = transcript;
+        Ok(spec)
+    }
+}
+
+fn options_failure(reason: &'static str) -> AttemptFailure {
+    AttemptFailure::new(FailureClass::Options, reason)
+}
+
+#[async_trait]
+impl AgentFrameworkRunner for ClaudeAgentRunner {
+    async fn run_model(
+        &self,
+        mut request: RunModelRequest,
+        link: SegmentLink,
+    ) -> Result<RunModelOutcome, AttemptFailure> {
+        let options = self.options(&request.context)?;
+        let mut messages = Vec::new();
+        while let Some(page) = request
+            .history
+            .next_page()
+            .await
+            .map_err(|error| AttemptFailure::new(FailureClass::Store, error.to_string()))?
+        {
+            messages.extend(page);
+        }
+        let conversation = read_conversation(messages.iter().map(|it| &it.framework_item))?;
+        drop(messages);
+        let (plan, transcript) = self.plan(&options, conversation, &request)?;
+        let replay_only = request
+            .calls
+            .last()
+            .map(|it| it.tool_name.clone())
+            .filter(|it| !self.tools.contains_key(it));
+        let segment = Segment::new(plan)?;
+        let spec = self.launch_spec(&options, transcript)?;
+        let server = ToolServer::start(ServedTools {
+            server_name: self.server_name.clone(),
+            tools: self.tools.clone(),
+            replay_only,
+            session_id: request.context.session_id.clone(),
+            turn_id: request.context.turn_id,
+        });
+        drive::drive(self.launcher.as_ref(), spec, segment, server, link).await
+    }
+
+    async fn call_tool(&self, call: ToolCallRequest) -> ToolCallEnd {
+        let Some(tool) = self.tools.get(&call.tool_name) else {
+            return ToolCallEnd::NotRun {
+                error: format!("the tool {} is not offered any more", call.tool_name),
+            };
+        };
+        let execution = DeferredToolExecution::new(call.attempt, call.idempotency_key, call.fence);
+        let mut context = ToolContext::inline(call.session_id, call.turn_id, call.tool_call_id);
+        context.deferred_execution = Some(execution);
+        match run_guarded(tool, &call.arguments, context).await {
+            ToolEnd::Output(output) if output.is_error => {
+                ToolCallEnd::Failed { error: output.text }
+            }
+            ToolEnd::Output(output) => ToolCallEnd::Succeeded {
+                output: output.text,
+            },
+            ToolEnd::InvalidArguments(error) => ToolCallEnd::NotRun { error },
+            ToolEnd::Failed(error) => ToolCallEnd::Failed { error },
+            ToolEnd::AttemptFailed(source) => ToolCallEnd::Unknown {
+                detail: source.to_string(),
+            },
+            ToolEnd::Panicked => ToolCallEnd::Unknown {
+                detail: "the handler panicked".to_owned(),
+            },
+            ToolEnd::DeadlineExceeded => ToolCallEnd::Unknown {
+                detail: format!(
+                    "the handler ran longer than {} s",
+                    tool.deadline().as_secs()
+                ),
+            },
+        }
+    }
+
+    async fn sweep_leftovers(&self) {
+        if let Err(error) = self.launcher.sweep_leftovers().await {
+            tracing::warn!(%error, "what earlier workers left behind cannot be seen");
+        }
+    }
+}
+
+impl fmt::Debug for ClaudeAgentRunner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClaudeAgentRunner")
+            .field("server_name", &self.server_name)
+            .field("tools", &self.tools.keys())
+            .field("launcher", &self.launcher)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

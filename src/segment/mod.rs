@@ -1,0 +1,655 @@
+//! The **Segment machine**: one CLI process from its first line to its result. It decides
+//! everything and does nothing: no I/O, no clock, no randomness.
+//!
+//! A driver feeds it the frames of the CLI, the answers of the session and the replies of the tool
+//! server, and after each of them drains [`Segment::poll_transmit`] and [`Segment::poll_action`] to
+//! `None`. Gated calls park by the native path of the CLI; its rules are in `native`.
+
+mod audit;
+mod failure;
+mod gate;
+mod native;
+mod plan;
+mod prompt;
+mod transcript;
+mod usage;
+
+use std::collections::{BTreeSet, VecDeque};
+
+use serde_json::value::RawValue;
+
+use crate::event::LiveTextKind;
+use crate::failure::{AttemptFailure, FailureClass};
+use crate::ids::ToolCallId;
+use crate::protocol::{
+    AssistantFrame, CanUseTool, CliFrame, ControlReply, ControlRequest, Delta, HookAnswer,
+    HookCallback, HostFrame, InitFrame, McpMessage, PermissionAnswer, ProtocolError, ResultFrame,
+    SystemFrame, ToolServerDeclaration, UserFrame, content_blocks,
+};
+use crate::record::ToolOutcome;
+use crate::turn::{RunModelOutcome, SegmentEvent, Usage};
+
+use audit::ToolResult;
+use gate::{AskedCall, GateAnswer, ToolCallGate};
+use native::{HookMove, Native, ResultMove};
+use transcript::Transcript;
+
+pub use native::{ResumableTranscript, materialise};
+pub use plan::{SegmentPlan, SegmentStart};
+pub use prompt::{Conversation, read_conversation};
+
+const INITIALIZE_REQUEST: &str = "abide-initialize";
+const PRE_TOOL_USE_CALLBACK: &str = "abide-pre-tool-use";
+
+/// How long our callback may take. The CLI waits for it as long as this (measured with 86,400 on
+/// CLI 2.1.316, spec/cli-protocol.md 17a); a start mark takes milliseconds, so it is never met.
+const HOOK_TIMEOUT_SECONDS: u32 = 86_400;
+
+/// What the driver has to do.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Action {
+    /// Hand a message to the tool server, with what it may do about it; the reply comes back
+    /// through [`Segment::handle_mcp_response`].
+    ServeMcp {
+        /// The CLI's request.
+        request_id: String,
+        /// The JSON-RPC message, verbatim.
+        message: Box<RawValue>,
+        /// What the tool server may do.
+        permit: McpPermit,
+    },
+    /// The CLI no longer wants the reply to this request.
+    CancelMcp {
+        /// The CLI's request.
+        request_id: String,
+    },
+    /// Tell the session, after everything told before. The answer to a
+    /// [`SegmentEvent::CallStarting`] comes back through [`Segment::handle_call_granted`] or
+    /// [`Segment::handle_call_final`].
+    Deliver(SegmentEvent),
+    /// Pass on live text.
+    Live {
+        /// What kind of text it is.
+        kind: LiveTextKind,
+        /// The text.
+        text: String,
+    },
+    /// The CLI said its version.
+    CliVersion(String),
+    /// Close the CLI's input: its turn is over.
+    CloseInput,
+}
+
+/// What the tool server may do about one message (L20, I23).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum McpPermit {
+    /// It is no call: handshake, listing, notification.
+    Protocol,
+    /// Run the handler of this call, once.
+    Run {
+        /// Which call.
+        tool_call_id: ToolCallId,
+        /// The tool's own name.
+        tool_name: String,
+        /// Its input, verbatim.
+        arguments: String,
+    },
+    /// Answer from the record; nothing runs.
+    Replay {
+        /// What the model reads.
+        text: String,
+        /// True when it is an error.
+        is_error: bool,
+    },
+    /// Refuse the call.
+    Refuse,
+}
+
+/// How a segment ended well. Created by [`Segment::finish`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SegmentEnd {
+    /// What the session gets.
+    pub outcome: RunModelOutcome,
+}
+
+/// How the CLI process ended, as the driver saw it.
+#[derive(Debug, Clone, Copy)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "the driver writes it as a literal"
+)]
+pub struct ProcessEnd<'a> {
+    /// How it ended, in a few words.
+    pub exit: &'a str,
+    /// The last bytes that it wrote to stderr.
+    pub stderr_tail: &'a str,
+}
+
+#[derive(Debug)]
+enum State {
+    Running,
+    Ended(Result<SegmentEnd, AttemptFailure>),
+}
+
+/// One segment. Created by [`Segment::new`]; ended when [`Segment::is_ended`] says so.
+#[derive(Debug)]
+pub struct Segment {
+    state: State,
+    plan: SegmentPlan,
+    gate: ToolCallGate,
+    native: Native,
+    transcript: Transcript,
+    // Requests of the CLI to the tool server that are not answered yet.
+    open_mcp: BTreeSet<String>,
+    transmit: VecDeque<HostFrame>,
+    actions: VecDeque<Action>,
+}
+
+impl Segment {
+    /// Starts a segment: its first lines for the CLI are ready then.
+    ///
+    /// # Errors
+    /// [`FailureClass::Runner`] when the plan contradicts itself.
+    pub fn new(plan: SegmentPlan) -> Result<Self, AttemptFailure> {
+        let mut transmit = VecDeque::from([HostFrame::Initialize {
+            request_id: INITIALIZE_REQUEST.to_owned(),
+            pre_tool_use_callback: PRE_TOOL_USE_CALLBACK.to_owned(),
+            hook_timeout_seconds: HOOK_TIMEOUT_SECONDS,
+            servers: vec![ToolServerDeclaration {
+                name: plan.server_name.clone(),
+            }],
+            system_prompt: plan.system_prompt.clone(),
+            append_system_prompt: plan.append_system_prompt.clone(),
+        }]);
+        let native = match &plan.start {
+            SegmentStart::Turn { prompt } => {
+                if prompt.is_empty() {
+                    return Err(runner("a turn starts without a prompt"));
+                }
+                transmit.push_back(HostFrame::UserPrompt {
+                    blocks: prompt.clone(),
+                });
+                Native::of_turn()
+            }
+            // No prompt: the CLI goes on by itself, and a prompt would be a turn of its own (K01).
+            SegmentStart::Resume { call } => Native::of_resume(call, &plan.server_name)?,
+        };
+        Ok(Self {
+            state: State::Running,
+            gate: ToolCallGate::default(),
+            native,
+            transcript: Transcript::default(),
+            open_mcp: BTreeSet::new(),
+            transmit,
+            actions: VecDeque::new(),
+            plan,
+        })
+    }
+
+    /// Takes one frame of the CLI.
+    pub fn handle_frame(&mut self, frame: CliFrame) {
+        if let State::Ended(_) = self.state {
+            self.refuse_late(frame);
+            return;
+        }
+        match frame {
+            CliFrame::ControlRequest {
+                request_id,
+                request,
+            } => match request {
+                ControlRequest::Hook(hook) => self.on_hook(request_id, &hook),
+                ControlRequest::CanUseTool(question) => {
+                    self.on_can_use_tool(request_id, &question);
+                }
+                ControlRequest::Mcp(message) => self.on_mcp(request_id, message),
+                ControlRequest::Unknown { subtype } => self.answer_error(
+                    request_id,
+                    format!("the host does not support {subtype} requests"),
+                ),
+            },
+            CliFrame::ControlResponse(reply) => self.on_reply(reply),
+            CliFrame::ControlCancel { request_id } => self.on_cancel(request_id),
+            CliFrame::System(SystemFrame::Init(init)) => self.on_init(init),
+            CliFrame::System(SystemFrame::ApiRetry(retry)) => {
+                if let Some(failure) = failure::of_retry(&retry) {
+                    self.end(Err(failure));
+                }
+            }
+            CliFrame::Assistant(frame) => self.on_assistant(&frame),
+            CliFrame::User(frame) => self.on_user(&frame),
+            CliFrame::Delta(delta) => {
+                let (kind, text) = match delta {
+                    Delta::Text(text) => (LiveTextKind::Text, text),
+                    Delta::Thinking(text) => (LiveTextKind::Reasoning, text),
+                };
+                self.actions.push_back(Action::Live { kind, text });
+            }
+            CliFrame::Mirror(frame) => self.transcript.add(frame),
+            CliFrame::Result(result) => self.on_result(&result),
+            CliFrame::Unknown { .. } | CliFrame::NotJson => {}
+        }
+    }
+
+    /// Takes a line that could not be read: what the CLI does is not understood any more.
+    pub fn handle_protocol_error(&mut self, error: &ProtocolError) {
+        self.end(Err(contract(error.to_string())));
+    }
+
+    /// Takes the session's grant: the start mark of the call is committed.
+    pub fn handle_call_granted(&mut self, tool_call_id: &ToolCallId) {
+        let running = matches!(self.state, State::Running);
+        match self.native.granted(tool_call_id, running) {
+            native::GrantMove::Answer(frame) => self.transmit.push_back(frame),
+            native::GrantMove::Report(outcome) => {
+                self.actions
+                    .push_back(Action::Deliver(SegmentEvent::CallFinished {
+                        tool_call_id: tool_call_id.clone(),
+                        outcome,
+                    }));
+            }
+            native::GrantMove::Nothing => {}
+        }
+    }
+
+    /// Takes the session's refusal of a grant: the call's record already ends in `outcome`.
+    pub fn handle_call_final(&mut self, tool_call_id: &ToolCallId, outcome: ToolOutcome) {
+        let answer = self.native.ended_before_start(tool_call_id, outcome);
+        self.transmit.extend(answer);
+    }
+
+    /// Takes the tool server's reply to a message.
+    pub fn handle_mcp_response(&mut self, request_id: String, message: Box<RawValue>) {
+        if self.open_mcp.remove(&request_id) {
+            self.transmit.push_back(HostFrame::Mcp {
+                request_id,
+                message,
+            });
+        }
+    }
+
+    /// Takes the news that the tool server cannot answer a message.
+    pub fn handle_mcp_failure(&mut self, request_id: String) {
+        if self.open_mcp.remove(&request_id) {
+            self.answer_error(request_id, "the tool server did not answer".to_owned());
+        }
+    }
+
+    /// Takes the end of the CLI's output.
+    pub fn handle_end_of_output(&mut self, end: ProcessEnd<'_>) {
+        self.end(Err(failure::of_process_end(end)));
+    }
+
+    /// Returns the next line for the CLI's input.
+    #[must_use]
+    pub fn poll_transmit(&mut self) -> Option<HostFrame> {
+        self.transmit.pop_front()
+    }
+
+    /// Returns the next thing to do.
+    #[must_use]
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// True when the segment is over: no further frame changes its end.
+    #[must_use]
+    pub const fn is_ended(&self) -> bool {
+        match self.state {
+            State::Running => false,
+            State::Ended(_) => true,
+        }
+    }
+
+    /// Returns how the segment ended.
+    ///
+    /// # Errors
+    /// What ended it, when it did not end well.
+    pub fn finish(self) -> Result<SegmentEnd, AttemptFailure> {
+        match self.state {
+            State::Running => Err(runner("the segment was left before its end")),
+            State::Ended(end) => end,
+        }
+    }
+
+    fn on_hook(&mut self, request_id: String, hook: &HookCallback) {
+        let answer = match AskedCall::of_hook(hook) {
+            Err(reason) => deny(reason),
+            Ok(call) => self.decide(&request_id, &call),
+        };
+        match answer {
+            Held::Now(answer) => self
+                .transmit
+                .push_back(HostFrame::Hook { request_id, answer }),
+            Held::Until => {}
+        }
+    }
+
+    /// Decides about a tool use: once for each id (L23, L30).
+    fn decide(&mut self, request_id: &str, call: &AskedCall<'_>) -> Held {
+        if self.gate.is_decided(&call.id) {
+            return deny(format!(
+                "{} did not run: a decision about this call was already made",
+                call.tool_name
+            ));
+        }
+        if self.plan.answered.contains(&call.id) {
+            self.gate.refuse(&call.id);
+            return deny(format!(
+                "{} did not run: an earlier call had the same id",
+                call.tool_name
+            ));
+        }
+        if self.native.is_resumed(&call.id) {
+            return match self.native.hook(request_id, call) {
+                HookMove::Answer(answer) => {
+                    self.gate.resume(&call.id);
+                    Held::Now(answer)
+                }
+                HookMove::Start => {
+                    self.gate.resume(&call.id);
+                    self.actions
+                        .push_back(Action::Deliver(SegmentEvent::CallStarting {
+                            tool_call_id: call.id.clone(),
+                        }));
+                    Held::Until
+                }
+                HookMove::Refuse(reason) => {
+                    self.gate.refuse(&call.id);
+                    deny(reason)
+                }
+            };
+        }
+        match self.gate.decide(&self.plan, call) {
+            GateAnswer::Inline { tool_name } => {
+                self.actions
+                    .push_back(Action::Deliver(SegmentEvent::InlineCallStarted {
+                        tool_call_id: call.id.clone(),
+                        tool_name,
+                    }));
+                allow()
+            }
+            GateAnswer::Structured => allow(),
+            GateAnswer::Deny(reason) => deny(reason),
+            GateAnswer::Gated(gated) => match self.native.gate(gated) {
+                Ok(()) => {
+                    self.gate.defer(&call.id);
+                    Held::Now(HookAnswer::Defer)
+                }
+                Err(reason) => {
+                    self.gate.refuse(&call.id);
+                    deny(reason)
+                }
+            },
+        }
+    }
+
+    /// Answers a permission question: an allow comes only from the record of the resumed call, once,
+    /// and only when its hook was skipped (L26, L27).
+    fn on_can_use_tool(&mut self, request_id: String, question: &CanUseTool) {
+        let answer = match AskedCall::of_question(question) {
+            Err(reason) => Some(refuse(reason)),
+            Ok(call) if self.native.is_resumed(&call.id) => {
+                let hook_ran = self.gate.is_decided(&call.id);
+                match self.native.question(&request_id, &call, hook_ran) {
+                    native::QuestionMove::Answer(answer) => {
+                        self.gate.resume(&call.id);
+                        Some(answer)
+                    }
+                    native::QuestionMove::Start => {
+                        self.gate.resume(&call.id);
+                        self.actions
+                            .push_back(Action::Deliver(SegmentEvent::CallStarting {
+                                tool_call_id: call.id.clone(),
+                            }));
+                        None
+                    }
+                    native::QuestionMove::Refuse(reason) => {
+                        self.gate.refuse_if_new(&call.id);
+                        Some(refuse(reason))
+                    }
+                }
+            }
+            Ok(call) => {
+                self.gate.refuse_if_new(&call.id);
+                let reason = format!("{} did not run: it was not permitted", call.tool_name);
+                Some(refuse(reason))
+            }
+        };
+        if let Some(answer) = answer {
+            self.transmit
+                .push_back(HostFrame::Permission { request_id, answer });
+        }
+    }
+
+    fn on_mcp(&mut self, request_id: String, message: McpMessage) {
+        if message.server_name != self.plan.server_name {
+            self.answer_error(request_id, "there is no such tool server".to_owned());
+            return;
+        }
+        let permit = match gate::method_of(&message.message) {
+            gate::McpMethod::Other => McpPermit::Protocol,
+            gate::McpMethod::Call(None) => McpPermit::Refuse,
+            gate::McpMethod::Call(Some(call)) => self
+                .native
+                .serve(&call)
+                .or_else(|| self.gate.serve(call))
+                .unwrap_or(McpPermit::Refuse),
+        };
+        self.open_mcp.insert(request_id.clone());
+        self.actions.push_back(Action::ServeMcp {
+            request_id,
+            message: message.message,
+            permit,
+        });
+    }
+
+    fn on_reply(&mut self, reply: ControlReply) {
+        if reply.request_id == INITIALIZE_REQUEST
+            && let Some(error) = reply.error
+        {
+            self.end(Err(contract(format!("the CLI refused to start: {error}"))));
+        }
+    }
+
+    fn on_cancel(&mut self, request_id: String) {
+        self.native.withdraw(&request_id);
+        if self.open_mcp.remove(&request_id) {
+            self.actions.push_back(Action::CancelMcp { request_id });
+        }
+    }
+
+    fn on_init(&mut self, init: InitFrame) {
+        if let Some(expected) = &self.plan.resume
+            && expected.as_str() != init.session_id
+        {
+            self.end(Err(contract("the CLI went on with another Claude session")));
+            return;
+        }
+        self.transcript.name_session(&init.session_id);
+        if let Some(version) = init.claude_code_version {
+            self.actions.push_back(Action::CliVersion(version));
+        }
+    }
+
+    fn on_assistant(&mut self, frame: &AssistantFrame) {
+        self.transcript.saw_reply(frame);
+    }
+
+    fn on_user(&mut self, frame: &UserFrame) {
+        let Ok(blocks) = content_blocks(&frame.message.content) else {
+            self.end(Err(contract("a user message has no readable content")));
+            return;
+        };
+        let is_main = frame.parent_tool_use_id.is_none();
+        for block in blocks {
+            let taken = match ToolResult::of_block(&block, frame) {
+                Ok(None) => continue,
+                Ok(Some(result)) => self.on_tool_result(&result, is_main),
+                Err(failure) => Err(failure),
+            };
+            if let Err(failure) = taken {
+                self.end(Err(failure));
+                return;
+            }
+            if is_main {
+                self.transcript.expect(frame.uuid.as_deref());
+            }
+        }
+    }
+
+    fn on_tool_result(&mut self, result: &ToolResult, is_main: bool) -> Result<(), AttemptFailure> {
+        if let Some(status) = self
+            .gate
+            .finish_inline(&result.tool_call_id, result.is_error)
+        {
+            self.actions
+                .push_back(Action::Deliver(SegmentEvent::InlineCallFinished {
+                    tool_call_id: result.tool_call_id.clone(),
+                    status,
+                }));
+        }
+        if !is_main {
+            return Ok(());
+        }
+        if self.native.is_resumed(&result.tool_call_id) {
+            match self.native.tool_result(result)? {
+                ResultMove::Report(outcome) => {
+                    self.actions
+                        .push_back(Action::Deliver(SegmentEvent::CallFinished {
+                            tool_call_id: result.tool_call_id.clone(),
+                            outcome,
+                        }));
+                }
+                ResultMove::Nothing => {}
+            }
+            return Ok(());
+        }
+        audit::check(self.gate.standing(&result.tool_call_id), result)
+    }
+
+    fn on_result(&mut self, result: &ResultFrame) {
+        for (tool_call_id, status) in self.gate.finish_open_inline() {
+            self.actions
+                .push_back(Action::Deliver(SegmentEvent::InlineCallFinished {
+                    tool_call_id,
+                    status,
+                }));
+        }
+        let end = self.conclude(result);
+        self.end(end);
+        self.actions.push_back(Action::CloseInput);
+    }
+
+    fn conclude(&mut self, result: &ResultFrame) -> Result<SegmentEnd, AttemptFailure> {
+        if let Some(failure) = failure::of_result(result) {
+            return Err(failure);
+        }
+        let deferred = self.native.conclude(result)?;
+        let session = result
+            .session_id
+            .as_deref()
+            .ok_or_else(|| contract("the result names no Claude session"))?;
+        if let Some(expected) = &self.plan.resume
+            && expected.as_str() != session
+        {
+            return Err(contract("the result is of another Claude session"));
+        }
+        let usage = Usage {
+            model_calls: self.transcript.model_calls(),
+            ..usage::of_result(result)
+        };
+        let messages = self
+            .transcript
+            .take_messages(session, deferred.as_ref().map(|it| &it.tool_call_id))?;
+        let outcome = match deferred {
+            None => RunModelOutcome::TurnCompleted { messages, usage },
+            Some(call) => RunModelOutcome::ToolCallsRequested {
+                calls: vec![call],
+                messages,
+                usage,
+            },
+        };
+        Ok(SegmentEnd { outcome })
+    }
+
+    /// Ends the segment; the first end stays.
+    fn end(&mut self, end: Result<SegmentEnd, AttemptFailure>) {
+        if let State::Running = self.state {
+            self.state = State::Ended(end);
+        }
+    }
+
+    /// Answers what the CLI still asks after the end. A hook is denied and not refused with an
+    /// error, because an error counts as no decision (spec/cli-protocol.md 0.4).
+    fn refuse_late(&mut self, frame: CliFrame) {
+        let CliFrame::ControlRequest {
+            request_id,
+            request,
+        } = frame
+        else {
+            return;
+        };
+        let reason = "the segment is over";
+        self.transmit.push_back(match request {
+            ControlRequest::Hook(_) => HostFrame::Hook {
+                request_id,
+                answer: HookAnswer::Deny {
+                    reason: reason.to_owned(),
+                },
+            },
+            ControlRequest::CanUseTool(_) => HostFrame::Permission {
+                request_id,
+                answer: PermissionAnswer::Deny {
+                    message: reason.to_owned(),
+                },
+            },
+            ControlRequest::Mcp(_) | ControlRequest::Unknown { .. } => HostFrame::Error {
+                request_id,
+                error: reason.to_owned(),
+            },
+        });
+    }
+
+    fn answer_error(&mut self, request_id: String, error: String) {
+        self.transmit
+            .push_back(HostFrame::Error { request_id, error });
+    }
+}
+
+/// A hook's answer that goes out now, or is held until the session has granted the start.
+enum Held {
+    Now(HookAnswer),
+    Until,
+}
+
+const fn allow() -> Held {
+    Held::Now(HookAnswer::Allow {
+        updated_input: None,
+    })
+}
+
+fn deny(reason: impl Into<String>) -> Held {
+    Held::Now(HookAnswer::Deny {
+        reason: reason.into(),
+    })
+}
+
+fn refuse(message: impl Into<String>) -> PermissionAnswer {
+    PermissionAnswer::Deny {
+        message: message.into(),
+    }
+}
+
+fn contract(detail: impl Into<String>) -> AttemptFailure {
+    AttemptFailure::new(FailureClass::CliContract, detail)
+}
+
+fn runner(detail: &str) -> AttemptFailure {
+    AttemptFailure::new(FailureClass::Runner, detail)
+}
+
+#[cfg(test)]
+mod tests;

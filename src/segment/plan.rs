@@ -1,0 +1,51 @@
+//! What a segment starts from.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::ids::{ClaudeSessionId, ToolCallId};
+use crate::policy::{ToolPolicies, ToolPolicy};
+use crate::turn::ResumedCall;
+
+/// What one segment starts from. Created by the runner.
+#[derive(Debug, Clone)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "plain data that the runner fills in"
+)]
+pub struct SegmentPlan {
+    /// The name of the custom tool server.
+    pub server_name: String,
+    /// The custom tools by their own names, with their policies.
+    pub custom_tools: BTreeMap<String, ToolPolicy>,
+    /// The policies of the tools inside the CLI.
+    pub policies: ToolPolicies,
+    /// Replaces the CLI's own system prompt.
+    pub system_prompt: Option<String>,
+    /// Is added to the CLI's own system prompt.
+    pub append_system_prompt: Option<String>,
+    /// The Claude session that goes on; `None` starts one.
+    pub resume: Option<ClaudeSessionId>,
+    /// The calls that have a result in the transcript: their ids are used up (L25).
+    pub answered: BTreeSet<ToolCallId>,
+    /// What the CLI is to do first.
+    pub start: SegmentStart,
+}
+
+/// What the CLI is to do first.
+#[derive(Debug, Clone)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "a segment starts with a prompt or without one"
+)]
+pub enum SegmentStart {
+    /// Answer these texts, oldest first; never empty.
+    Turn {
+        /// One text block each.
+        prompt: Vec<String>,
+    },
+    /// Go on with the call that the transcript ends in.
+    Resume {
+        /// The pending call with its record.
+        call: ResumedCall,
+    },
+}
