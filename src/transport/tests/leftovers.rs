@@ -1,7 +1,6 @@
 //! What a killed worker leaves, and who removes it.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 use super::super::config_dir::{OwnerName, RunDirectory};
 use super::*;
@@ -12,9 +11,8 @@ async fn act_as_worker() {
         return;
     };
     let script = std::env::var("ABIDE_TEST_SCRIPT").unwrap();
-    let mut bench = Bench::new();
-    bench.launcher = bench.launcher.with_work_root(&root);
-    let mut process = bench.start(&script).await;
+    let launcher = SubprocessLauncher::new("/bin/sh").with_work_root(&root);
+    let mut process = launcher.launch(spec(&script)).await.unwrap();
     assert_eq!(line(&mut process).await.unwrap(), "up");
     fs::write(Path::new(&root).join("ready"), "").unwrap();
     std::future::pending::<()>().await;
@@ -92,15 +90,15 @@ fn a_sweep_touches_only_what_is_dead() {
         }
         path
     };
-    let mut bystander = Command::new("/bin/sleep").arg("1000").spawn().unwrap();
-    let seen = ProcessIdentity::of(bystander.id()).unwrap().unwrap();
+    let bystander = Bystander::start();
+    let seen = bystander.identity();
     let reused = ProcessIdentity {
         start_time: seen.start_time - 1,
-        ..seen.clone()
+        ..bystander.identity()
     };
     let elsewhere = ProcessIdentity {
         boot_id: "another".to_owned(),
-        ..seen
+        ..bystander.identity()
     };
     let dead = format!("run-{}-{}-00000000", here.pid, here.start_time);
     plant(&format!("{dead}-1"), true, Some(&reused));
@@ -127,8 +125,6 @@ fn a_sweep_touches_only_what_is_dead() {
     assert!(kept.iter().all(|it| it.exists()));
     assert_eq!(fs::read_dir(root.path()).unwrap().count(), kept.len() + 1);
     assert!(seen.is_alive().unwrap());
-    bystander.kill().unwrap();
-    bystander.wait().unwrap();
     drop(living);
 }
 

@@ -97,12 +97,12 @@ async fn a_process_that_ignores_sigterm_is_killed() {
 #[test]
 fn a_handle_ends_its_process_after_its_runtime_is_gone() {
     let bench = Bench::new();
+    let runtime = || {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_all().build().unwrap()
+    };
     let launch = || {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
-        runtime.block_on(async {
+        runtime().block_on(async {
             let mut process = bench.start("echo up; exec sleep 1000").await;
             assert_eq!(line(&mut process).await.unwrap(), "up");
             process
@@ -112,9 +112,8 @@ fn a_handle_ends_its_process_after_its_runtime_is_gone() {
     let identity = identity(&*process);
     assert!(identity.is_alive().unwrap());
     drop(process);
-    while identity.is_alive().unwrap() || !bench.directories().is_empty() {
-        std::thread::yield_now();
-    }
+    let gone = || !identity.is_alive().unwrap() && bench.directories().is_empty();
+    runtime().block_on(eventually("the end", gone));
 }
 
 /// G14: where the kernel has no pidfd, the end of a process is found by looking.
@@ -140,4 +139,21 @@ async fn a_process_without_a_pidfd_is_reaped_too() {
     // A later stop must not signal a number that may be somebody else's.
     managed.terminate();
     assert_eq!(bench.directories(), Vec::<PathBuf>::new());
+}
+
+/// What the process wrote just before its end is read after it.
+#[tokio::test]
+async fn the_last_output_is_read_after_the_end() {
+    let bench = Bench::new();
+    let mut process = bench.start("echo last; echo error >&2").await;
+    // Nothing is awaited here, so that the tasks see the end before they read anything.
+    let started = std::time::Instant::now();
+    while !bench.directories().is_empty() {
+        assert!(started.elapsed() < LONG);
+        std::thread::yield_now();
+    }
+    assert_eq!(line(&mut process).await.unwrap(), "last");
+    assert_eq!(line(&mut process).await, None);
+    assert_eq!(process.shutdown(LONG).await, CliExit::Exited(0));
+    assert_eq!(process.stderr_tail(), "error\n");
 }
