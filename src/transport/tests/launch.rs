@@ -1,6 +1,7 @@
 //! What a process is started with, and what is refused.
 
 use std::os::unix::fs::PermissionsExt;
+use std::time::Instant;
 
 use super::*;
 
@@ -88,10 +89,12 @@ fn a_dropped_launch_leaves_nothing() {
         .build()
         .unwrap();
     runtime.block_on(async {
-        for polls in 0..40 {
+        // The steps are far smaller than the time a start takes, so each wait is met.
+        for step in 0..100 {
             let launch = bench.launcher.launch(spec("exec sleep 1000"));
             tokio::pin!(launch);
-            for _ in 0..polls {
+            let until = Instant::now() + step * Duration::from_micros(30);
+            while Instant::now() < until {
                 tokio::select! {
                     biased;
                     _ = &mut launch => break,

@@ -1,6 +1,7 @@
 //! What a killed worker leaves, and who removes it.
 
 use std::path::Path;
+use std::time::SystemTime;
 
 use super::super::config_dir::{OwnerName, RunDirectory};
 use super::*;
@@ -79,6 +80,8 @@ fn a_sweep_touches_only_what_is_dead() {
     let root = TempDir::new().unwrap();
     let here = ProcessIdentity::current().unwrap();
     let living = RunDirectory::create(root.path()).unwrap();
+    let own_path = fs::read_dir(root.path()).unwrap().next().unwrap();
+    let own_name = own_path.unwrap().file_name().into_string().unwrap();
     let plant = |name: &str, lock: bool, process: Option<&ProcessIdentity>| {
         let path = root.path().join(name);
         fs::create_dir_all(path.join("config/projects")).unwrap();
@@ -104,12 +107,24 @@ fn a_sweep_touches_only_what_is_dead() {
     plant(&format!("{dead}-1"), true, Some(&reused));
     plant(&format!("{dead}-2"), true, Some(&elsewhere));
     plant("run-999999999-1-00000000-3", true, None);
+    let old = |path: PathBuf| {
+        let long_ago = SystemTime::now() - Duration::from_secs(600);
+        fs::File::open(&path)
+            .unwrap()
+            .set_modified(long_ago)
+            .unwrap();
+        path
+    };
+    old(plant(&format!("{dead}-6"), false, None));
     let kept = [
         // In the making, or of a worker that holds its lock but cannot be seen from here.
         plant(&format!("{dead}-4"), false, None),
         plant(&format!("{dead}-5"), true, None),
         plant("other", true, None),
         plant("run-1-2-3", true, None),
+        // Of a living worker, whatever its lock says.
+        old(plant(&format!("{own_name}9"), false, None)),
+        plant(&format!("{own_name}8"), true, None),
     ];
     let held = fs::File::open(kept[1].join("lock")).unwrap();
     held.try_lock().unwrap();
@@ -120,7 +135,7 @@ fn a_sweep_touches_only_what_is_dead() {
             report.processes_ended,
             report.failures
         ),
-        (3, 0, 0)
+        (4, 0, 0)
     );
     assert!(kept.iter().all(|it| it.exists()));
     assert_eq!(fs::read_dir(root.path()).unwrap().count(), kept.len() + 1);

@@ -9,6 +9,16 @@ use super::super::config_dir::RunDirectory;
 use super::super::reaper::{Managed, Phase, Reaper};
 use super::*;
 
+/// A process that nobody but the test ends.
+struct Descendant(i32);
+
+impl Drop for Descendant {
+    fn drop(&mut self) {
+        let pid = Pid::from_raw(self.0).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    }
+}
+
 /// R32: a descendant in a session of its own that holds the pipes delays neither the end of the
 /// output nor the shutdown.
 #[tokio::test]
@@ -16,15 +26,14 @@ async fn a_descendant_that_holds_the_pipes_delays_nothing() {
     let bench = Bench::new();
     let script = "setsid sh -c 'echo $$; exec sleep 1000' & read x; echo last; echo err >&2";
     let mut process = bench.start(script).await;
-    let descendant: u32 = line(&mut process).await.unwrap().parse().unwrap();
+    let descendant = Descendant(line(&mut process).await.unwrap().parse().unwrap());
     process.send("go".to_owned()).unwrap();
     assert_eq!(line(&mut process).await.unwrap(), "last");
     assert_eq!(line(&mut process).await, None);
     assert_eq!(soon(process.shutdown(LONG * 2)).await, CliExit::Exited(0));
     assert_eq!(process.stderr_tail(), "err\n");
-    assert!(ProcessIdentity::of(descendant).unwrap().is_some());
-    let descendant = Pid::from_raw(descendant.try_into().unwrap()).unwrap();
-    rustix::process::kill_process(descendant, rustix::process::Signal::KILL).unwrap();
+    let alive = ProcessIdentity::of(descendant.0.try_into().unwrap()).unwrap();
+    assert!(alive.is_some());
 }
 
 /// G14: what the process left in its group ends with it.
