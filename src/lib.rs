@@ -5,6 +5,7 @@ compile_error!("abide runs on Unix only for now");
 
 pub mod client;
 pub mod clock;
+mod commit;
 pub mod definition;
 pub mod engine;
 pub mod event;
