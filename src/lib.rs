@@ -12,6 +12,7 @@ pub mod event;
 pub mod failure;
 pub mod flow;
 pub mod ids;
+pub mod manual;
 pub mod policy;
 pub mod process;
 pub mod protocol;
