@@ -1,5 +1,7 @@
 //! abide runs a Claude Code agent as a durable session.
 
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
+
 #[cfg(not(unix))]
 compile_error!("abide runs on Unix only for now");
 
