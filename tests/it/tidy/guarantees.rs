@@ -11,22 +11,6 @@ const NO_TEST: &str = "—";
 
 /// Guarantees that no test names yet, and why. An entry that is no longer true fails.
 const WITHOUT_TEST: &[(u32, &str)] = &[
-    (
-        1,
-        "the session's and the segment's tests are not in the tree",
-    ),
-    (
-        3,
-        "the session's and the segment's tests are not in the tree",
-    ),
-    (
-        4,
-        "the session's and the segment's tests are not in the tree",
-    ),
-    (
-        5,
-        "the session's and the segment's tests are not in the tree",
-    ),
     (6, "the session's tests are not in the tree"),
     (7, "the session's tests are not in the tree"),
     (9, "the engine's tests are not in the tree"),
