@@ -64,19 +64,3 @@ pub(crate) fn read_record<T: serde::de::DeserializeOwned>(
     }
     serde_json::from_slice(bytes).map_err(damaged)
 }
-
-impl From<RecordError> for crate::store::StoreError {
-    /// A record that cannot be read makes the store unreadable for this session.
-    fn from(error: RecordError) -> Self {
-        match error {
-            RecordError::TooNew { what, found } => Self::TooNew {
-                what,
-                found,
-                supported: FORMAT,
-            },
-            RecordError::Damaged { what, source } => Self::Corrupt {
-                what: format!("{what}: {source}"),
-            },
-        }
-    }
-}

@@ -5,10 +5,10 @@ use std::time::Duration;
 use super::state::{CallState, CallStep, Phase};
 use super::step::{AfterLoss, AttemptKey, StepExecution, after_loss, wait_after_failure};
 use super::{Bug, ReduceError, Reduction, Reply};
+use crate::commit::RowKind;
 use crate::event::{EventKind, StepKind};
 use crate::ids::TurnId;
 use crate::record::{CallRecord, CallStatus, NOT_RUN_PREFIX, SkipReason, ToolOutcome};
-use crate::store::RowKind;
 use crate::turn::{CallPlace, RequestedCall, ToolCallEnd};
 
 /// The longest output that is kept, in bytes; the rest is cut with a marker (spec/core.md 31.17).

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use super::state::{ActiveTurn, CallState, Counters, STATE_BYTES_MAX, SessionState};
 use super::{Bug, ReduceError, Reply};
+use crate::commit::{Chunk, ChunkCodec, Commit, EventRow, RowChange, RowKey, RowKind};
 use crate::event::{EventKind, SessionEvent};
 use crate::ids::{
     ChunkId, EventCursor, FlowType, MessageId, SessionId, StepId, Tenant, Timestamp, TurnId,
 };
 use crate::record::{FORMAT, FrameworkItem, MessageRole, StoredMessage, encode_chunk};
-use crate::store::{Chunk, ChunkCodec, Commit, EventRow, RowChange, RowKey, RowKind};
 use crate::turn::{NewMessage, Usage};
 
 /// A new state and all that must be committed with it. Made by [`super::reduce`].

@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::step::StepExecution;
+use crate::commit::{SessionStatus, SessionSummary};
 use crate::failure::AttemptFailure;
 use crate::ids::{
     ChunkId, FlowType, InterruptId, LeaseEpoch, MessageId, Revision, SessionId, StepId, Tenant,
     Timestamp, ToolCallId, TurnId,
 };
 use crate::record::{CallRecord, CallStatus, FORMAT, RecordError, read_record};
-use crate::store::{SessionStatus, SessionSummary};
 use crate::turn::{CallPlace, Usage};
 
 /// The largest state that is stored, in bytes (design.md 3).

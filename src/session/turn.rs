@@ -3,11 +3,11 @@
 use super::state::{ActiveTurn, CallStep, Phase, QueuedMessage, TurnFailure};
 use super::step::StepExecution;
 use super::{Bug, ReduceError, Reduction, Refusal, Reply, note};
+use crate::commit::RowKind;
 use crate::event::{EventKind, StepKind};
 use crate::failure::AttemptFailure;
 use crate::ids::{MessageId, TurnId};
 use crate::record::{MessageRole, SkipReason, ToolOutcome};
-use crate::store::RowKind;
 use crate::turn::Usage;
 
 /// The longest user message, in bytes (spec/core.md 31.17).

@@ -5,3 +5,4 @@ mod real_cli;
 mod scenarios;
 mod stores;
 mod support;
+mod tidy;
