@@ -278,13 +278,11 @@ async fn an_approved_bash(world: &mut World) {
     assert_eq!(open.tool_name, "Bash");
     world.approve(&session).await;
     world.wait_for_turns(&session, 1).await;
-    assert_eq!(
-        world.outcome(&session, &open).await,
-        ToolOutcome::Succeeded {
-            output: "ran".to_owned()
-        }
-    );
-    assert_eq!(world.last_answer(&session).await, "Bash: ran");
+    let ToolOutcome::Succeeded { output } = world.outcome(&session, &open).await else {
+        panic!("the call succeeded");
+    };
+    // What a command prints, the fake does not know; the record has what the model read.
+    assert_eq!(world.last_answer(&session).await, format!("Bash: {output}"));
     assert_eq!(world.bash_runs(), 1);
 }
 
