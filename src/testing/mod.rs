@@ -2,6 +2,7 @@
 //!
 //! - [`fake_cli`]: the CLI's side of the protocol as a machine, [`launcher`] runs it in-process,
 //!   [`fake_cli_program`] as a program.
+//! - [`faults`]: crashes on command.
 //! - [`messages_api`]: a scripted Messages API on loopback, so that the real CLI runs without a
 //!   model.
 //! - [`script`]: the language in which a test's prompt says what the model does, for both.
@@ -11,6 +12,7 @@
 pub mod conformance;
 pub mod fake_cli;
 pub mod fake_cli_program;
+pub mod faults;
 pub mod launcher;
 pub mod messages_api;
 pub mod real_cli;

@@ -74,7 +74,7 @@ pub(super) fn column(number: u64) -> Result<i64, StoreError> {
     })
 }
 
-/// Reads a number that [`column`] wrote.
+/// Reads a number that [`column()`] wrote.
 pub(super) fn count(row: &Row<'_>, index: usize) -> rusqlite::Result<u64> {
     let stored: i64 = row.get(index)?;
     u64::try_from(stored).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(index, stored))

@@ -41,7 +41,7 @@ pub struct SqliteStateStore {
 }
 
 impl SqliteStateStore {
-    /// Opens the file, or creates it in a directory that exists.
+    /// Opens the file, or creates it in a directory that exists, readable for its owner alone.
     ///
     /// # Errors
     /// `Unusable` for a directory, a place that is missing, read-only or on a network file system;

@@ -1,5 +1,8 @@
 //! The file: how it is opened, what it says about its format, and its tables.
 
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,15 +15,30 @@ use crate::store::StoreError;
 
 /// Opens the file, makes the tables in an empty one, and checks that it is ours and not newer.
 pub(super) fn open_or_create(path: &Path, busy_wait: Duration) -> Result<Connection, StoreError> {
+    create_private(path)?;
     let mut connection = open(path, busy_wait)?;
     prepare(&mut connection, busy_wait).map_err(|it| opening_failed(path, it))?;
     Ok(connection)
 }
 
+/// Makes a missing file readable for its owner alone, since it will hold conversations; SQLite gives
+/// the log the same mode. An empty file is an empty database.
+fn create_private(path: &Path) -> Result<(), StoreError> {
+    let created = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path);
+    match created {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(unusable(path, error.to_string())),
+    }
+}
+
 /// Opens another connection to a file that [`open_or_create`] has seen.
 pub(super) fn open(path: &Path, busy_wait: Duration) -> Result<Connection, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
-        | OpenFlags::SQLITE_OPEN_CREATE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX
         | OpenFlags::SQLITE_OPEN_EXRESCODE;
     let connect = || -> Result<Connection, Fault> {

@@ -50,6 +50,35 @@ async fn create(
         .await
 }
 
+/// What was answered survives the machine only if each connection syncs its log.
+#[test]
+fn every_connection_syncs_a_write_ahead_log_that_is_private() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a.db");
+    let first = schema::open_or_create(&path, Duration::ZERO).unwrap();
+    let second = schema::open(&path, Duration::ZERO).unwrap();
+    for connection in [first, second] {
+        let number = |pragma: &str| -> u32 {
+            connection
+                .pragma_query_value(None, pragma, |row| row.get(0))
+                .unwrap()
+        };
+        const FULL: u32 = 2;
+        assert_eq!(number("synchronous"), FULL);
+        assert_eq!(number("user_version"), 1);
+        assert_eq!(number("application_id"), 0x6162_6964);
+        let mode: String = connection
+            .pragma_query_value(None, "journal_mode", |row| row.get(0))
+            .unwrap();
+        assert_eq!(mode, "wal");
+        for file in std::fs::read_dir(&directory).unwrap() {
+            let mode = file.unwrap().metadata().unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600);
+        }
+    }
+}
+
 /// P16: the commit for which there is no room fails alone; those queued beside it hold.
 #[tokio::test]
 async fn a_full_disk_fails_the_big_commit_and_not_its_group() {

@@ -3,8 +3,9 @@
 use serde_json::{Value, json};
 
 use super::frames::{self, merge};
+use super::model::REQUEST_ID;
 use super::tools::{Call, CallState, Outcome};
-use super::turn::{REQUEST_ID, Turn};
+use super::turn::Turn;
 use super::{FakeCli, Fault};
 use crate::testing::script::{self, ModelReply, ReplyBlock, ScriptBlock, ScriptMessage};
 

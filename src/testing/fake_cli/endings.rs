@@ -4,8 +4,9 @@ use serde_json::{Value, json};
 
 use super::frames::{self, Usage, merge};
 use super::inbound::Open;
+use super::model::{REQUEST_ID, Stream};
 use super::tools::{CallState, Outcome};
-use super::turn::{Origin, REQUEST_ID, Step, Turn};
+use super::turn::{Origin, Step, Turn};
 use super::{FakeCli, Fault};
 
 /// The end of a turn.
@@ -155,12 +156,16 @@ impl FakeCli {
         });
         let mut frame = json!({
             "type": "assistant", "message": message, "parent_tool_use_id": null,
-            "request_id": REQUEST_ID, "error": error_kind(status),
+            "request_id": REQUEST_ID, "error": message_kind(status),
             "is_api_error_message": true, "api_error_status": status,
         });
         turn.name_messages(&mut frame);
         let uuid = self.send_stamped(frame);
-        let entry = json!({"type": "assistant", "message": message, "isApiErrorMessage": true});
+        let entry = json!({
+            "type": "assistant", "message": message, "isApiErrorMessage": true,
+            "apiErrorStatus": status, "error": message_kind(status), "requestId": REQUEST_ID,
+            "perTurnEffort": null,
+        });
         self.transcript
             .chain(&mut self.ids, Some(uuid), None, entry);
         text
@@ -235,19 +240,22 @@ impl FakeCli {
             };
             self.emit_result(&mut turn, index, &outcome);
         }
+        if turn.tool_results > 0 {
+            self.transcript.second_snapshot(&mut self.ids);
+        }
         let message = json!({"role": "user", "content": [{"type": "text", "text": text}]});
         let uuid = self.send_stamped(json!({
             "type": "user", "message": message, "parent_tool_use_id": null, }));
-        self.transcript.chain(
-            &mut self.ids,
-            Some(uuid),
-            None,
-            json!({"type": "user", "message": message}),
-        );
+        let mut entry = json!({"type": "user", "message": message});
+        if let Some(id) = &turn.prompt_id {
+            merge(&mut entry, json!({"promptId": id}));
+        }
+        self.transcript
+            .chain(&mut self.ids, Some(uuid), None, entry);
         self.finish(turn, &ending);
     }
 
-    fn abort_text(&mut self, turn: &Turn, stream: &super::turn::Stream, half: &str) {
+    fn abort_text(&mut self, turn: &Turn, stream: &Stream, half: &str) {
         let content = json!({"type": "text", "text": half});
         let message = self.streamed_message(&stream.message, &content);
         let mut frame = json!({
@@ -276,7 +284,15 @@ const INTERRUPTED: &str = "[Request interrupted by user]";
 const INTERRUPTED_IN_TOOL: &str = "[Request interrupted by user for tool use]";
 const REJECTED: &str = "The user doesn't want to proceed with this tool use. The tool use was rejected (eg. if it was a file edit, the new_string was NOT written to the file). STOP what you are doing and wait for the user to tell you how to proceed.";
 
-/// The word that api_retry and synthetic messages carry for a status.
+/// The word that the message of a failed model call carries for a status.
+fn message_kind(status: u16) -> &'static str {
+    match status {
+        529 => "server_error",
+        other => error_kind(other),
+    }
+}
+
+/// The word that api_retry carries for a status.
 pub(super) fn error_kind(status: u16) -> &'static str {
     match status {
         401 => "authentication_failed",

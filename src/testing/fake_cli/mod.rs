@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 mod agents;
 mod arguments;
@@ -22,7 +22,10 @@ mod builtin;
 mod endings;
 mod faults;
 mod frames;
+mod hooks;
 mod inbound;
+mod model;
+mod outbox;
 mod permission;
 mod resume;
 mod servers;
@@ -30,11 +33,14 @@ mod tools;
 mod transcript;
 mod turn;
 
+#[cfg(test)]
+mod tests;
+
 pub use arguments::mcp_config_paths;
 pub use faults::{Fault, MirrorLag};
 
 use arguments::Arguments;
-use frames::{Ids, Usage, merge};
+use frames::{Ids, Usage};
 use inbound::Open;
 use resume::Resume;
 use servers::Server;
@@ -405,18 +411,6 @@ impl FakeCli {
         false
     }
 
-    fn write_cost_state(&mut self) {
-        if self.total.calls() > 0 {
-            let entry = json!({
-                "type": "cost-state", "totalCostUSD": self.total.cost(), "totalAPIDuration": 0,
-                "totalAPIDurationWithoutRetries": 0, "totalToolDuration": 0, "totalLinesAdded": 0,
-                "totalLinesRemoved": 0, "totalDuration": 0, "startTime": 0,
-                "modelUsage": self.total.by_model(false), "hasUnknownModelCost": false,
-            });
-            self.transcript.bookkeeping(entry);
-        }
-    }
-
     fn end(&mut self, code: i32) {
         self.exit = Some(code);
         self.turn = None;
@@ -441,74 +435,5 @@ impl FakeCli {
             .environment
             .get(variable)
             .is_some_and(|it| it == "1")
-    }
-
-    /// Sends a frame that carries a uuid and the session id, and returns the uuid.
-    fn send_own(&mut self, mut frame: Value) -> String {
-        let uuid = self.ids.uuid();
-        merge(&mut frame, json!({"uuid": uuid}));
-        self.send_with_session(frame);
-        uuid
-    }
-
-    /// As [`Self::send_own`], with the time that user, assistant and attachment lines carry.
-    fn send_stamped(&mut self, mut frame: Value) -> String {
-        let timestamp = self.ids.timestamp();
-        merge(&mut frame, json!({"timestamp": timestamp}));
-        self.send_own(frame)
-    }
-
-    fn send_with_session(&mut self, mut frame: Value) {
-        merge(&mut frame, json!({"session_id": self.transcript.session}));
-        self.send(&frame);
-    }
-
-    fn send(&mut self, frame: &Value) {
-        if self.has_fault(&Fault::UnknownFrames) {
-            self.push_line(&json!({"type": "never_seen_before", "payload": [1, null]}));
-            self.push_line(&json!({"type": "system", "subtype": "never_seen_before"}));
-        }
-        self.push_line(frame);
-        for late in self.transcript.take_due(Some(self.made)) {
-            self.push_line(&late);
-        }
-    }
-
-    fn push_line(&mut self, frame: &Value) {
-        self.made += 1;
-        self.lines.push_back(frame.to_string());
-    }
-
-    fn send_request(&mut self, request: Value, open: Open) -> String {
-        let id = self.ids.uuid();
-        self.send(&json!({"type": "control_request", "request_id": id, "request": request}));
-        self.open.insert(id.clone(), open);
-        id
-    }
-
-    fn send_state(&mut self, state: &str) {
-        if self.is_set("CLAUDE_CODE_SDK_READS_SESSION_STATE") {
-            self.send_own(json!({"type": "system", "subtype": "session_state_changed", "state": state, "sdk_host_only": true}));
-        }
-    }
-
-    /// Mirrors what is pending; `at_once` also lets go of what lags.
-    fn flush_mirror(&mut self, at_once: bool) {
-        let frame = self.transcript.take_pending();
-        if !self.arguments.has_mirror || self.has_fault(&Fault::NoMirror) {
-            return;
-        }
-        if at_once {
-            for late in self.transcript.take_due(None) {
-                self.push_line(&late);
-            }
-        }
-        match (frame, self.config.mirror_lag) {
-            (Some(frame), MirrorLag::Lines(lines)) if !at_once => {
-                self.transcript.delay(self.made + lines, frame);
-            }
-            (Some(frame), _) => self.push_line(&frame),
-            (None, _) => {}
-        }
     }
 }

@@ -1,7 +1,5 @@
 //! Calls: asked about, run, and answered (spec/cli-protocol.md 5 and 7).
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
 use super::agents::Agent;
@@ -10,7 +8,7 @@ use super::frames::{self, merge};
 use super::inbound::Open;
 use super::permission::{HookAnswer, Source};
 use super::turn::{Progress, Turn};
-use super::{Callback, FakeCli, Fault};
+use super::{FakeCli, Fault};
 
 #[derive(Debug)]
 pub(super) struct Call {
@@ -161,117 +159,8 @@ impl FakeCli {
             || !self.is_known_tool(name)
     }
 
-    fn is_known_tool(&self, name: &str) -> bool {
+    pub(super) fn is_known_tool(&self, name: &str) -> bool {
         self.tool_names().iter().any(|it| it == name)
-    }
-
-    fn ask_hooks(&mut self, turn: &mut Turn, index: usize) {
-        let call = &turn.calls[index];
-        if !self.is_known_tool(&call.name) && !call.is_resumed {
-            let text = format!("Error: No such tool available: {}", call.name);
-            let mut outcome = Outcome::error(&format!("<tool_use_error>{text}</tool_use_error>"));
-            outcome.detail = json!(text);
-            turn.calls[index].state = CallState::Done(outcome);
-            return;
-        }
-        if self.has_fault(&Fault::RunWithoutAsking) {
-            turn.calls[index].state = CallState::Allowed;
-            return;
-        }
-        // Without --await-initialize the resumed call skips the hooks (spec/cli-protocol.md 0.2).
-        let skips = self.has_fault(&Fault::SkipHooks)
-            || (call.is_resumed
-                && (self.has_fault(&Fault::SkipHooksOnResume)
-                    || !self.arguments.awaits_initialize));
-        let callbacks: Vec<Callback> = self
-            .hooks
-            .pre_tool_use
-            .iter()
-            .filter(|it| !skips && matches(it.matcher.as_deref(), &call.name))
-            .cloned()
-            .collect();
-        turn.calls[index].state = CallState::AskingHooks;
-        for callback in &callbacks {
-            self.send_hook(turn, index, callback, true);
-        }
-        if callbacks.is_empty() {
-            self.decide(turn, index);
-        }
-    }
-
-    fn send_hook(&mut self, turn: &Turn, index: usize, callback: &Callback, counts: bool) {
-        let call = &turn.calls[index];
-        let mut input = self.hook_input(turn, "PreToolUse");
-        merge(
-            &mut input,
-            json!({"tool_name": call.name, "tool_input": call.input, "tool_use_id": call.id}),
-        );
-        if let Some((server, _)) = frames::split_mcp(&call.name) {
-            merge(
-                &mut input,
-                json!({"mcp_server": {"name": server, "source": "sdk"}}),
-            );
-        }
-        if let Some(agent) = turn.agent_of(call) {
-            merge(
-                &mut input,
-                json!({"agent_id": agent, "agent_type": "general-purpose"}),
-            );
-        }
-        let request = json!({"subtype": "hook_callback", "callback_id": callback.id, "input": input, "tool_use_id": call.id});
-        let timeout = callback.timeout.unwrap_or(DEFAULT_HOOK_TIMEOUT);
-        let deadline = self.now.checked_add(timeout);
-        self.send_request(
-            request,
-            Open::Hook {
-                call: index,
-                counts,
-                deadline,
-            },
-        );
-    }
-
-    /// The fields that every hook gets.
-    pub(super) fn hook_input(&self, turn: &Turn, event: &str) -> Value {
-        let mut input = json!({
-            "session_id": self.transcript.session, "transcript_path": self.transcript.path,
-            "cwd": self.transcript.cwd, "permission_mode": self.permission_mode(),
-            "effort": {"level": "high"}, "hook_event_name": event,
-        });
-        if let Some(id) = &turn.prompt_id {
-            merge(&mut input, json!({"prompt_id": id}));
-        }
-        input
-    }
-
-    pub(super) fn handle_hook(
-        &mut self,
-        turn: &mut Turn,
-        index: usize,
-        counts: bool,
-        answer: &Result<Value, String>,
-    ) {
-        if !matches!(turn.calls[index].state, CallState::AskingHooks) {
-            return;
-        }
-        if counts {
-            if let Some(answer) = HookAnswer::read(answer) {
-                if let Some(input) = &answer.updated_input {
-                    // The answer that arrives last wins (capture `hook_update_order`).
-                    turn.calls[index].final_input = input.clone();
-                }
-                turn.calls[index].answers.push(answer);
-            }
-            if self.has_fault(&Fault::RepeatHook)
-                && let Some(callback) = self.hooks.pre_tool_use.first().cloned()
-            {
-                self.send_hook(turn, index, &callback, false);
-            }
-        }
-        let is_asking = |it: &Open| matches!(it, Open::Hook { call, .. } if *call == index);
-        if !self.open.values().any(is_asking) {
-            self.decide(turn, index);
-        }
     }
 
     fn run(&mut self, turn: &mut Turn, index: usize) {
@@ -389,10 +278,13 @@ impl FakeCli {
             "tool_use_result": outcome.detail,
             "tool_result_meta": [meta],
         }));
-        let entry = json!({
+        let mut entry = json!({
             "type": "user", "message": message, "toolUseResult": outcome.detail,
             "sourceToolAssistantUUID": call.assistant_uuid,
         });
+        if let Some(id) = &turn.prompt_id {
+            merge(&mut entry, json!({"promptId": id}));
+        }
         self.transcript
             .chain(&mut self.ids, Some(uuid), Some(&call.assistant_uuid), entry);
         turn.tool_results += 1;
@@ -456,25 +348,6 @@ impl FakeCli {
         self.turn = Some(turn);
     }
 
-    /// Gives up the hooks whose time is over; true when there was one (capture `hook_timeout`).
-    pub(super) fn give_up_hooks(&mut self) -> bool {
-        let now = self.now;
-        let is_late = |it: &Open| matches!(it, Open::Hook { deadline: Some(at), .. } if *at <= now);
-        let late: Vec<(String, Open)> = self
-            .open
-            .iter()
-            .filter(|(_, it)| is_late(it))
-            .map(|(id, it)| (id.clone(), it.clone()))
-            .collect();
-        for (id, open) in &late {
-            self.cancel_request(id);
-            if let (Open::Hook { call, .. }, Some(turn)) = (open, &mut self.turn) {
-                turn.calls[*call].state = CallState::Done(Outcome::error(HOOK_TIMEOUT));
-            }
-        }
-        !late.is_empty()
-    }
-
     pub(super) fn cancel_request(&mut self, id: &str) {
         self.open.remove(id);
         self.cancelled.insert(id.to_owned());
@@ -482,23 +355,7 @@ impl FakeCli {
     }
 }
 
-/// The real CLI's own limit (capture `long_wait_hook`).
-const DEFAULT_HOOK_TIMEOUT: Duration = Duration::from_secs(600);
-
 const INPUT_CLOSED: &str = "The user doesn't want to take this action right now. STOP what you are doing and wait for the user to tell you how to proceed.";
-
-const HOOK_TIMEOUT: &str = "PreToolUse hook did not respond before its timeout (host client may be unreachable). The tool call was not executed; other configured hooks may not have completed.";
-
-/// A matcher is absent, `*`, or names joined by `|`; a name may end with `.*`.
-fn matches(matcher: Option<&str>, tool: &str) -> bool {
-    match matcher {
-        None | Some("" | "*" | ".*") => true,
-        Some(matcher) => matcher.split('|').any(|it| match it.strip_suffix(".*") {
-            Some(prefix) => tool.starts_with(prefix),
-            None => it == tool,
-        }),
-    }
-}
 
 fn read_result(response: &Value) -> Outcome {
     if let Some(error) = response.get("error") {

@@ -101,7 +101,7 @@ impl Transcript {
         if is_answered {
             return None;
         }
-        let (entry, block) = self.entries.iter().find_map(|it| {
+        let (entry, block) = self.entries.iter().rev().find_map(|it| {
             let blocks = it["message"]["content"].as_array()?;
             let block = blocks
                 .iter()

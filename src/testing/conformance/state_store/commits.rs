@@ -207,34 +207,41 @@ async fn a_refused_commit_leaves_nothing(store: Store) {
     let before = load(&store, &session).await;
     let page = must(store.list(&Default::default(), 10).await, "list");
 
-    let result = store
-        .commit(&session, Revision(1), None, wrong_at_its_end())
-        .await;
-    refused(result, "Corrupt", is_corrupt);
-
-    assert_eq!(load(&store, &session).await, before);
-    assert_eq!(
-        must(store.list(&Default::default(), 10).await, "list"),
-        page
-    );
-    let keys = [key("new"), key("old"), key("kept")];
-    assert_eq!(
-        must(store.read_rows(&session, &keys).await, "read rows"),
-        [None, Some(b"1".to_vec()), Some(b"2".to_vec())]
-    );
-    let events = store.read_events(&session, EventCursor(0), 10).await;
-    assert_eq!(must(events, "read events"), [event(1)]);
-    refused(
-        store.read_chunk(&session, ChunkId(8)).await,
-        "Corrupt",
-        is_corrupt,
-    );
-    // Its chunk ids were not used up.
-    let mended = Commit {
+    let right = || Commit {
         events: vec![event(2), event(3)],
         ..wrong_at_its_end()
     };
-    assert_eq!(commit(&store, &session, 1, mended).await, Revision(2));
+    let wrong_head = Commit {
+        head: Some(ChunkId(99)),
+        ..right()
+    };
+    let wrong_chunk = Commit {
+        chunks: vec![chunk(8, None), chunk(9, Some(8)), chunk(8, None)],
+        ..right()
+    };
+    for wrong in [wrong_at_its_end(), wrong_head, wrong_chunk] {
+        let result = store.commit(&session, Revision(1), None, wrong).await;
+        refused(result, "Corrupt", is_corrupt);
+        assert_eq!(load(&store, &session).await, before);
+        assert_eq!(
+            must(store.list(&Default::default(), 10).await, "list"),
+            page
+        );
+        let keys = [key("new"), key("old"), key("kept")];
+        assert_eq!(
+            must(store.read_rows(&session, &keys).await, "read rows"),
+            [None, Some(b"1".to_vec()), Some(b"2".to_vec())]
+        );
+        let events = store.read_events(&session, EventCursor(0), 10).await;
+        assert_eq!(must(events, "read events"), [event(1)]);
+        refused(
+            store.read_chunk(&session, ChunkId(8)).await,
+            "Corrupt",
+            is_corrupt,
+        );
+    }
+    // Its chunk ids were not used up.
+    assert_eq!(commit(&store, &session, 1, right()).await, Revision(2));
 }
 
 async fn a_refused_creation_leaves_no_session(store: Store) {
