@@ -1,4 +1,5 @@
 //! The promises of the crate, one file each.
 
 mod process;
+mod runner;
 mod stores;
