@@ -80,7 +80,7 @@ async fn a_later_turn_knows_the_earlier_ones(world: &World) {
     agent.turn("script: say two").await;
     assert_eq!(
         agent.turn("script: recall").await,
-        "script: say one | script: say two"
+        "recalled: script: say one | script: say two"
     );
 }
 
@@ -210,8 +210,10 @@ async fn a_final_tool_of_the_cli_never_runs(world: &World) {
             "The user rejected this call: too risky".to_owned(),
         ),
         (
-            ToolOutcome::OutcomeUnknown,
-            abide::record::OUTCOME_UNKNOWN_TEXT.to_owned(),
+            ToolOutcome::Failed {
+                error: "no such host".to_owned(),
+            },
+            "no such host".to_owned(),
         ),
         (
             ToolOutcome::Succeeded {
