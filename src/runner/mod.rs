@@ -67,6 +67,36 @@ pub struct ToolCallRequest {
     pub fence: LeaseEpoch,
 }
 
+impl ToolCallRequest {
+    /// Describes one start of a call.
+    #[must_use]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "each one is a fact that the engine has at hand, and none has a default"
+    )]
+    pub fn new(
+        session_id: SessionId,
+        turn_id: TurnId,
+        tool_call_id: ToolCallId,
+        tool_name: impl Into<String>,
+        arguments: impl Into<String>,
+        attempt: u32,
+        idempotency_key: IdempotencyKey,
+        fence: LeaseEpoch,
+    ) -> Self {
+        Self {
+            session_id,
+            turn_id,
+            tool_call_id,
+            tool_name: tool_name.into(),
+            arguments: arguments.into(),
+            attempt,
+            idempotency_key,
+            fence,
+        }
+    }
+}
+
 /// Runs segments and gated calls for a Flow.
 ///
 /// Everything it does is at least once, unless a grant of the session says otherwise: the session

@@ -27,18 +27,24 @@ pub enum ToolEnd {
 /// # Cancel safety
 /// Dropping the call cancels the handler at its next await; what it did until then stays done.
 pub async fn run_guarded(tool: &CustomTool, arguments: &str, context: ToolContext) -> ToolEnd {
-    let handler = match tool.prepare(arguments, context) {
-        Ok(handler) => handler,
-        Err(error) => return ToolEnd::InvalidArguments(format!("invalid arguments: {error}")),
-    };
-    // A set of one: it aborts the task when it is dropped, and reports a panic as an error.
+    let (own, arguments, deadline) = (tool.clone(), arguments.to_owned(), tool.deadline());
+    // A set of one: it aborts the task when it is dropped, and reports a panic as an error. The
+    // application's closure runs inside it too, for a panic before its first await.
     let mut running = JoinSet::new();
-    running.spawn(handler);
-    match tokio::time::timeout(tool.deadline(), running.join_next()).await {
+    running.spawn(async move {
+        match own.prepare(&arguments, context) {
+            Ok(handler) => Ok(handler.await),
+            Err(error) => Err(error),
+        }
+    });
+    match tokio::time::timeout(deadline, running.join_next()).await {
         Err(_) => ToolEnd::DeadlineExceeded,
-        Ok(Some(Ok(Ok(output)))) => ToolEnd::Output(output),
-        Ok(Some(Ok(Err(ToolError::Failed { message })))) => ToolEnd::Failed(message),
-        Ok(Some(Ok(Err(ToolError::Attempt { source })))) => ToolEnd::AttemptFailed(source),
+        Ok(Some(Ok(Ok(Ok(output))))) => ToolEnd::Output(output),
+        Ok(Some(Ok(Ok(Err(ToolError::Failed { message }))))) => ToolEnd::Failed(message),
+        Ok(Some(Ok(Ok(Err(ToolError::Attempt { source }))))) => ToolEnd::AttemptFailed(source),
+        Ok(Some(Ok(Err(error)))) => {
+            ToolEnd::InvalidArguments(format!("invalid arguments: {error}"))
+        }
         // The runtime is going down, or the task panicked: either way it did not finish.
         Ok(Some(Err(_)) | None) => ToolEnd::Panicked,
     }
@@ -94,6 +100,17 @@ mod tests {
         let tool = CustomTool::new("boom", "", |order: Order, _| async move {
             assert!(order.order_id > 100, "boom");
             Ok(ToolOutput::text(""))
+        });
+        let end = run_guarded(&tool, r#"{"order_id":7}"#, context()).await;
+        assert!(matches!(end, ToolEnd::Panicked));
+    }
+
+    /// A closure may panic before it returns its future; nobody would answer the call then.
+    #[tokio::test]
+    async fn a_panic_before_the_first_await_is_an_end_too() {
+        let tool = CustomTool::new("boom", "", |order: Order, _| {
+            assert!(order.order_id > 100, "boom");
+            async { Ok(ToolOutput::text("")) }
         });
         let end = run_guarded(&tool, r#"{"order_id":7}"#, context()).await;
         assert!(matches!(end, ToolEnd::Panicked));

@@ -2,6 +2,7 @@
 
 mod process;
 mod real_cli;
+mod runner;
 mod scenarios;
 mod stores;
 mod support;

@@ -18,7 +18,7 @@ const FULL_NAME_BYTES_MAX: usize = 64;
 
 /// The tools of Claude Code 2.1.316 and 2.1.332, with names that older versions used. Policies and
 /// records name custom tools bare, so a custom tool may not share a name with one of them (E04).
-const CLAUDE_CODE_TOOLS: [&str; 43] = [
+const CLAUDE_CODE_TOOLS: [&str; 44] = [
     "Agent",
     "AskUserQuestion",
     "Bash",
@@ -62,6 +62,7 @@ const CLAUDE_CODE_TOOLS: [&str; 43] = [
     "ToolSearch",
     "WebFetch",
     "WebSearch",
+    "Write",
 ];
 
 /// Defines a [`ClaudeAgentRunner`]. Created by [`ClaudeAgentRunner::builder`].
@@ -158,10 +159,10 @@ impl ClaudeAgentRunnerBuilder {
 }
 
 fn check_tool(server: &str, name: &str) -> Result<(), &'static str> {
-    check_name(name)?;
     if name.starts_with("mcp__") {
         return Err("may not start with mcp__, which names tools of other servers");
     }
+    check_name(name)?;
     if CLAUDE_CODE_TOOLS
         .iter()
         .any(|it| it.eq_ignore_ascii_case(name))
@@ -183,7 +184,7 @@ fn check_name(name: &str) -> Result<(), &'static str> {
         return Err("may hold letters, digits, underscores and hyphens only");
     }
     // The two underscores part the names of server and tool.
-    if name.contains("__") && !name.starts_with("mcp__") {
+    if name.contains("__") {
         return Err("may not hold two underscores in a row");
     }
     Ok(())

@@ -54,7 +54,7 @@ const LOGIN_DIRECTORY: &str = "CLAUDE_SECURESTORAGE_CONFIG_DIR";
 impl CliEnvironment {
     /// Makes an empty environment.
     #[must_use]
-    pub fn new() -> Self {
+    pub fn empty() -> Self {
         Self::default()
     }
 
@@ -128,7 +128,7 @@ mod tests {
     /// A16, A17, R54: the login is found, what breaks the CLI is removed, what we own stays ours.
     #[test]
     fn the_environment_of_the_cli_is_built_variable_by_variable() {
-        let environment = CliEnvironment::new()
+        let environment = CliEnvironment::empty()
             .set("ANTHROPIC_API_KEY", "secret")
             .set("CLAUDECODE", "1")
             .set("CLAUDE_CODE_CHILD_SESSION", "1")
@@ -142,13 +142,13 @@ mod tests {
             ])
         );
         assert_eq!(
-            CliEnvironment::new()
+            CliEnvironment::empty()
                 .set("CLAUDE_CONFIG_DIR", "/login")
                 .for_cli(),
             with_owned(&[("CLAUDE_SECURESTORAGE_CONFIG_DIR", "/login")])
         );
         assert_eq!(
-            CliEnvironment::new()
+            CliEnvironment::empty()
                 .set("CLAUDE_CONFIG_DIR", "/login")
                 .set("CLAUDE_SECURESTORAGE_CONFIG_DIR", "/own")
                 .for_cli(),
@@ -159,7 +159,7 @@ mod tests {
     /// G10: values are never shown.
     #[test]
     fn debug_shows_names_only() {
-        let environment = CliEnvironment::new().set("ANTHROPIC_API_KEY", "sk-secret");
+        let environment = CliEnvironment::empty().set("ANTHROPIC_API_KEY", "sk-secret");
         assert_eq!(format!("{environment:?}"), r#"{"ANTHROPIC_API_KEY"}"#);
     }
 
@@ -174,8 +174,8 @@ mod tests {
                 .all(|it| MINIMAL.contains(&it.as_str()))
         );
         assert_eq!(
-            CliEnvironment::new().inherit("ABIDE_SURELY_NOT_SET"),
-            CliEnvironment::new()
+            CliEnvironment::empty().inherit("ABIDE_SURELY_NOT_SET"),
+            CliEnvironment::empty()
         );
     }
 }

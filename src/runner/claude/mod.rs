@@ -126,7 +126,7 @@ impl ClaudeAgentRunner {
         &self,
         options: &ClaudeAgentOptions,
         transcript: Option<ResumedTranscript>,
-    ) -> Result<LaunchSpec, AttemptFailure> {
+    ) -> LaunchSpec {
         let arguments = Launch {
             model: options.model.clone(),
             tools: options.tools.clone(),
@@ -137,18 +137,13 @@ impl ClaudeAgentRunner {
             resume: transcript.as_ref().map(|it| it.claude_session.clone()),
         }
         .arguments();
-        let directory = match &options.working_directory {
-            Some(directory) => directory.clone(),
-            None => std::env::current_dir().map_err(|error| {
-                AttemptFailure::new(
-                    FailureClass::Options,
-                    format!("the worker has no working directory: {error}"),
-                )
-            })?,
-        };
-        let mut spec = LaunchSpec::new(arguments, options.environment.for_cli(), directory);
+        let mut spec = LaunchSpec::new(
+            arguments,
+            options.environment.for_cli(),
+            options.working_directory.clone(),
+        );
         spec.transcript = transcript;
-        Ok(spec)
+        spec
     }
 }
 
@@ -182,7 +177,7 @@ impl AgentFrameworkRunner for ClaudeAgentRunner {
             .map(|it| it.tool_name.clone())
             .filter(|it| !self.tools.contains_key(it));
         let segment = Segment::new(plan)?;
-        let spec = self.launch_spec(&options, transcript)?;
+        let spec = self.launch_spec(&options, transcript);
         let server = ToolServer::start(ServedTools {
             server_name: self.server_name.clone(),
             tools: self.tools.clone(),
@@ -242,6 +237,3 @@ impl fmt::Debug for ClaudeAgentRunner {
             .finish_non_exhaustive()
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -10,7 +10,7 @@ pub use crate::protocol::PermissionMode;
 /// whether a call may run belongs to the runner and is not an option.
 ///
 /// No settings file is read: its rules could allow a tool before the runner is asked.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ClaudeAgentOptions {
     /// The model. Default: the CLI's own.
@@ -22,9 +22,8 @@ pub struct ClaudeAgentOptions {
     /// The tools of Claude Code that the model may call, such as `Bash`. Default: none. What a call
     /// of them needs is said by the policies.
     pub tools: Vec<String>,
-    /// Where the CLI and its tools work; it must be there in every segment of a session. Default:
-    /// the working directory of the worker.
-    pub working_directory: Option<PathBuf>,
+    /// Where the CLI and its tools work; it must be there in every segment of a session.
+    pub working_directory: PathBuf,
     /// The environment of the CLI. Default: empty.
     pub environment: CliEnvironment,
     /// What the CLI does with a call that nobody decided about. Default: it asks, and is refused.
@@ -36,10 +35,20 @@ pub struct ClaudeAgentOptions {
 }
 
 impl ClaudeAgentOptions {
-    /// Makes options with every default.
+    /// Makes options with every default for a CLI that works in this directory.
     #[must_use]
-    pub fn new() -> Self {
-        Self::default()
+    pub fn new(working_directory: impl Into<PathBuf>) -> Self {
+        Self {
+            model: None,
+            system_prompt: None,
+            append_system_prompt: None,
+            tools: Vec::new(),
+            working_directory: working_directory.into(),
+            environment: CliEnvironment::empty(),
+            permission_mode: PermissionMode::Default,
+            max_turns: None,
+            max_budget_usd: None,
+        }
     }
 
     /// Sets the model.
@@ -67,13 +76,6 @@ impl ClaudeAgentOptions {
     #[must_use]
     pub fn with_tools(mut self, tools: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.tools = tools.into_iter().map(Into::into).collect();
-        self
-    }
-
-    /// Sets where the CLI and its tools work.
-    #[must_use]
-    pub fn with_working_directory(mut self, directory: impl Into<PathBuf>) -> Self {
-        self.working_directory = Some(directory.into());
         self
     }
 

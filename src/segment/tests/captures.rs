@@ -7,7 +7,7 @@ macro_rules! lines {
     ($name:literal) => {
         include_str!(concat!(
             env!("CARGO_MANIFEST_DIR"),
-            "/fixtures/frames/2.1.316/",
+            "/fixtures/segment/2.1.316/",
             $name,
             ".jsonl"
         ))
