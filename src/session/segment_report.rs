@@ -240,7 +240,7 @@ impl Reduction {
                 }
                 CallStep::PermittedInSegment => {
                     let error = format!("{NOT_RUN_PREFIX}: the segment ended without starting it");
-                    self.end_call(index, ToolOutcome::Failed { error })?;
+                    self.end_abandoned_call(index, ToolOutcome::Failed { error })?;
                 }
                 CallStep::AwaitToolApproval(_) | CallStep::Execute(_) | CallStep::Final => {}
             }
