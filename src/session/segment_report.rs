@@ -95,6 +95,15 @@ impl Reduction {
         if !self.is_running_segment(attempt) {
             return Ok(Reply::Superseded);
         }
+        let turn_id = self.turn_mut()?.turn_id;
+        // What it said so far is void, as after a loss (G13).
+        self.emit(
+            Some(turn_id),
+            EventKind::AttemptSuperseded {
+                step_id: attempt.step_id,
+                attempt: attempt.running.attempt,
+            },
+        );
         self.settle_calls_started_in_segment()?;
         let now = self.now;
         self.execution_mut(attempt.step_id)?
