@@ -128,6 +128,13 @@ impl Reduction {
                 tool_call_id,
                 outcome,
             } => self.call_finished(attempt, &tool_call_id, outcome),
+            // A gated call is told by its record alone, once.
+            SegmentEvent::InlineCallStarted { tool_call_id, .. }
+            | SegmentEvent::InlineCallFinished { tool_call_id, .. }
+                if self.call_index(&tool_call_id).is_some() =>
+            {
+                Ok(Reply::Done)
+            }
             SegmentEvent::InlineCallStarted {
                 tool_call_id,
                 tool_name,
