@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::state::{CallStep, Phase};
+use super::state::{CallStep, Phase, STATE_BYTES_WITH_NEW_CALLS_MAX};
 use super::step::{
     Admission, AttemptKey, LOST_ATTEMPTS_MAX, RUN_MODEL_FAILURES_MAX, SEGMENTS_MAX, StepExecution,
     wait_after_failure, wait_after_loss,
@@ -283,6 +283,10 @@ impl Reduction {
         turn.phase = Phase::Calls;
         for call in calls {
             self.request_call(turn_id, segment, call)?;
+        }
+        if self.state_bytes()? > STATE_BYTES_WITH_NEW_CALLS_MAX {
+            let detail = "the state has no room for the calls of the turn";
+            return self.fail_turn(AttemptFailure::new(FailureClass::TooManyCalls, detail));
         }
         if self.turn_mut()?.waits_for_people_only() {
             self.emit(Some(turn_id), EventKind::TurnSuspended);
