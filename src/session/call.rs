@@ -152,7 +152,7 @@ impl Reduction {
         let key = call.interrupt_id().as_str().to_owned();
         let (turn_id, tool_call_id) = (call.record.turn_id, call.record.tool_call_id.clone());
         let status = call.record.status;
-        let bytes = serde_json::to_vec(&outcome).map_err(|_| Bug {
+        let bytes = outcome.write().map_err(|_| Bug {
             invariant: "an outcome is JSON",
         })?;
         self.put_row(RowKind::Output, key, bytes);
