@@ -2,6 +2,7 @@
 
 mod attempts;
 mod calls;
+mod formats;
 mod histories;
 mod interrupts;
 mod limits;
