@@ -135,7 +135,23 @@ pub enum SkipReason {
     EarlierWrite,
 }
 
+/// An outcome as its row holds it.
+#[derive(Serialize)]
+struct StoredOutcome<'a> {
+    format: u32,
+    #[serde(flatten)]
+    outcome: &'a ToolOutcome,
+}
+
 impl ToolOutcome {
+    /// Writes the outcome as its row holds it.
+    pub(crate) fn write(&self) -> Result<Vec<u8>, serde_json::Error> {
+        serde_json::to_vec(&StoredOutcome {
+            format: FORMAT,
+            outcome: self,
+        })
+    }
+
     /// Returns the status that this outcome gives the record.
     #[must_use]
     pub const fn status(&self) -> CallStatus {

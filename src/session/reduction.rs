@@ -237,6 +237,13 @@ impl Reduction {
         )
     }
 
+    pub(super) fn state_bytes(&self) -> Result<usize, Bug> {
+        let state = self.state.write().map_err(|_| Bug {
+            invariant: "a state is JSON",
+        })?;
+        Ok(state.len())
+    }
+
     pub(super) fn turn_mut(&mut self) -> Result<&mut ActiveTurn, Bug> {
         self.changed = true;
         self.state.turn.as_mut().ok_or(Bug {

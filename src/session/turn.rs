@@ -118,19 +118,16 @@ impl Reduction {
     /// completed turn and this turn's prompt (L11), and a note tells the model what ran (L10).
     pub(super) fn fail_turn(&mut self, failure: AttemptFailure) -> Result<(), Bug> {
         for index in 0..self.turn_mut()?.calls.len() {
-            let outcome = match self.call_mut(index)?.step {
-                CallStep::Final => continue,
-                CallStep::StartedInSegment { .. } => ToolOutcome::OutcomeUnknown,
-                CallStep::Execute(ref execution) if execution.running.is_some() => {
-                    ToolOutcome::OutcomeUnknown
-                }
-                CallStep::AwaitToolApproval(_)
+            match self.call_mut(index)?.step {
+                CallStep::Final => {}
+                CallStep::StartedInSegment { .. }
+                | CallStep::AwaitToolApproval(_)
                 | CallStep::Execute(_)
-                | CallStep::PermittedInSegment => ToolOutcome::Skipped {
-                    reason: SkipReason::TurnEnded,
-                },
-            };
-            self.end_call(index, outcome)?;
+                | CallStep::PermittedInSegment => {
+                    let reason = SkipReason::TurnEnded;
+                    self.end_abandoned_call(index, ToolOutcome::Skipped { reason })?;
+                }
+            }
         }
         let turn = self.turn_mut()?;
         let (turn_id, base_head) = (turn.turn_id, turn.base_head);
