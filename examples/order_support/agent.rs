@@ -79,7 +79,7 @@ pub(crate) fn registry(
 
     let (options, launcher): (_, Arc<dyn CliLauncher>) = match cli {
         Cli::Scripted => (
-            ClaudeAgentOptions::new().with_working_directory(directory),
+            ClaudeAgentOptions::new(directory),
             Arc::new(FakeCliLauncher::new()),
         ),
         Cli::Real => (
@@ -111,9 +111,7 @@ fn real_options(directory: &Path) -> ClaudeAgentOptions {
         .inherit("ANTHROPIC_BASE_URL")
         .inherit("CLAUDE_CODE_OAUTH_TOKEN")
         .inherit("CLAUDE_CONFIG_DIR");
-    let options = ClaudeAgentOptions::new()
-        .with_working_directory(directory)
-        .with_environment(environment);
+    let options = ClaudeAgentOptions::new(directory).with_environment(environment);
     match std::env::var("ABIDE_MODEL") {
         Ok(model) => options.with_model(model),
         Err(_) => options,

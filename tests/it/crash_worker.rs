@@ -61,12 +61,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut crashed = store.crashed();
 
     let launcher = SubprocessLauncher::new(&plan.program).with_work_root(&plan.work_root);
-    let mut environment = CliEnvironment::new();
+    let mut environment = CliEnvironment::empty();
     for (name, value) in &plan.environment {
         environment = environment.set(name, value);
     }
-    let options = ClaudeAgentOptions::new()
-        .with_working_directory(&plan.working_directory)
+    let options = ClaudeAgentOptions::new(&plan.working_directory)
         .with_model("claude-sonnet-5")
         .with_tools(["Bash", "Read"])
         .with_environment(environment);

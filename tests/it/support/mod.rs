@@ -110,17 +110,16 @@ impl World {
         let home = TempDir::new_in(self.directory.path())
             .expect("a home")
             .keep();
-        let options = ClaudeAgentOptions::new()
-            .with_working_directory(self.directory.path().join("work"))
+        let options = ClaudeAgentOptions::new(self.directory.path().join("work"))
             .with_model("claude-sonnet-5")
             .with_tools(["Bash", "Read"]);
         let (options, launcher): (_, Arc<dyn CliLauncher>) = match &self.cli {
             Cli::Fake { launcher, .. } => (
-                options.with_environment(CliEnvironment::new()),
+                options.with_environment(CliEnvironment::empty()),
                 Arc::clone(launcher) as Arc<dyn CliLauncher>,
             ),
             Cli::Real { program, api } => {
-                let mut environment = CliEnvironment::new();
+                let mut environment = CliEnvironment::empty();
                 for (name, value) in isolated_environment(&api.base_url(), &home) {
                     environment = environment.set(name, value);
                 }
