@@ -26,7 +26,8 @@ pub enum Action {
         request_id: String,
     },
     /// Tell the session, after everything told before. The answer to a
-    /// [`SegmentEvent::CallStarting`] comes back through [`Segment::handle_call_granted`](super::Segment::handle_call_granted) or
+    /// [`SegmentEvent::CallStarting`] comes back through
+    /// [`Segment::handle_call_granted`](super::Segment::handle_call_granted) or
     /// [`Segment::handle_call_final`](super::Segment::handle_call_final).
     Deliver(SegmentEvent),
     /// Pass on live text.
