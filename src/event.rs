@@ -118,7 +118,7 @@ pub enum EventKind {
         /// When the next attempt may start; `None` when there is none.
         retry_at: Option<Timestamp>,
     },
-    /// An attempt was lost with its worker; its live text is void.
+    /// An attempt was lost with its worker, or its worker gave it back; its live text is void.
     AttemptSuperseded {
         /// Which Step.
         step_id: StepId,

@@ -37,6 +37,8 @@ pub enum FailureClass {
     AttemptsLost,
     /// The turn needed more segments than allowed.
     TooManySegments,
+    /// The turn asked for more gated calls than its session's state has room for.
+    TooManyCalls,
     /// The runner broke its contract or panicked.
     Runner,
 }
@@ -61,7 +63,8 @@ impl FailureClass {
             | Self::BudgetExceeded
             | Self::MaxTurns
             | Self::AttemptsLost
-            | Self::TooManySegments => false,
+            | Self::TooManySegments
+            | Self::TooManyCalls => false,
         }
     }
 
@@ -84,6 +87,7 @@ impl FailureClass {
             Self::Store => "store",
             Self::AttemptsLost => "attempts_lost",
             Self::TooManySegments => "too_many_segments",
+            Self::TooManyCalls => "too_many_calls",
             Self::Runner => "runner",
         }
     }

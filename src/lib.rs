@@ -1,16 +1,20 @@
 //! abide runs a Claude Code agent as a durable session.
 
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
+
 #[cfg(not(unix))]
 compile_error!("abide runs on Unix only for now");
 
 pub mod client;
 pub mod clock;
+mod commit;
 pub mod definition;
 pub mod engine;
 pub mod event;
 pub mod failure;
 pub mod flow;
 pub mod ids;
+pub mod manual;
 pub mod policy;
 pub mod process;
 pub mod protocol;

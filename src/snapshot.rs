@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use crate::commit::SessionStatus;
 use crate::event::StepKind;
 use crate::failure::FailureClass;
 use crate::ids::{
@@ -10,7 +11,6 @@ use crate::ids::{
 };
 use crate::policy::ToolEffect;
 use crate::record::{ArgumentsDigest, CallStatus, MessageRole};
-use crate::store::SessionStatus;
 use crate::turn::Usage;
 
 /// A session at one revision. Holds no framework items, run state or credentials.

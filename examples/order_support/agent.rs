@@ -15,7 +15,7 @@ use serde::Deserialize;
 
 use crate::desk::OrderDesk;
 
-pub const FLOW_TYPE: &str = "OrderSupport";
+pub(crate) const FLOW_TYPE: &str = "OrderSupport";
 
 const SYSTEM_PROMPT: &str = "You resolve order problems. Look an order up before you change it. \
     Cancel an order when the customer asks for it, and answer in one or two sentences.";
@@ -35,14 +35,14 @@ struct Cancel {
 }
 
 /// Where the agent's CLI comes from.
-pub enum Cli {
+pub(crate) enum Cli {
     /// The scripted CLI, in this process: no model, no network.
     Scripted,
     /// The real one, with the user's own credentials.
     Real,
 }
 
-pub fn registry(
+pub(crate) fn registry(
     desk: &OrderDesk,
     cli: &Cli,
     directory: &Path,

@@ -6,20 +6,20 @@ use std::path::{Path, PathBuf};
 
 /// Orders, and what was done to them.
 #[derive(Debug, Clone)]
-pub struct OrderDesk {
+pub(crate) struct OrderDesk {
     book: PathBuf,
 }
 
 impl OrderDesk {
     /// Opens the desk whose book lies at this path.
-    pub fn open(book: &Path) -> Self {
+    pub(crate) fn open(book: &Path) -> Self {
         Self {
             book: book.to_owned(),
         }
     }
 
     /// Says what the desk knows about an order. Changes nothing.
-    pub fn describe(&self, order_id: &str) -> io::Result<String> {
+    pub(crate) fn describe(&self, order_id: &str) -> io::Result<String> {
         let entries = match std::fs::read_to_string(&self.book) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
@@ -39,7 +39,7 @@ impl OrderDesk {
 
     /// Cancels an order: one line in the book, on the disk before this returns. Done twice, it is
     /// there twice.
-    pub fn cancel(&self, order_id: &str, reason: &str) -> io::Result<String> {
+    pub(crate) fn cancel(&self, order_id: &str, reason: &str) -> io::Result<String> {
         let mut book: File = OpenOptions::new()
             .create(true)
             .append(true)

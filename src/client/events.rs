@@ -7,6 +7,7 @@ use super::{ClientError, view};
 use crate::engine::live::{LiveHub, LiveReader};
 use crate::event::{LiveText, SessionEvent};
 use crate::ids::{EventCursor, SessionId};
+use crate::record::read_record;
 use crate::store::{Change, ChangeStream, StateStore, StoreError};
 
 /// What a subscriber sees.
@@ -83,10 +84,7 @@ impl EventStream {
                     .await?;
                 self.is_caught_up = page.len() < PAGE;
                 for row in page {
-                    let event =
-                        serde_json::from_slice(&row.bytes).map_err(|it| StoreError::Corrupt {
-                            what: format!("an event: {it}"),
-                        })?;
+                    let event = read_record("an event", &row.bytes).map_err(StoreError::from)?;
                     self.waiting.push_back(Observed::Event(event));
                 }
                 if self.is_caught_up && !self.has_said_so {

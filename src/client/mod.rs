@@ -12,7 +12,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::engine::live::LiveHub;
 use crate::ids::{EventCursor, FlowType, MessageId, RequestId, SessionId, Tenant};
 use crate::record::{ArgumentsDigest, CallRecord, Decision, read_record};
-use crate::session::{self, Input, Reply, Resolution, SessionState};
+use crate::session::{self, Input, METADATA_BYTES_MAX, Refusal, Reply, Resolution, SessionState};
 use crate::snapshot::AgentSnapshot;
 use crate::store::{RowKey, RowKind, SessionFilter, SessionPage, StateStore};
 
@@ -199,7 +199,8 @@ impl AgentSessionClient {
     /// # Errors
     /// [`ClientError::SessionExists`] when the id is taken by another request,
     /// [`ClientError::UnknownFlowType`] when the engine that made this client does not run it,
-    /// [`ClientError::Refused`] when the first message is refused, and what the store reports.
+    /// [`ClientError::Refused`] when the first message or the metadata is refused, and what the
+    /// store reports.
     ///
     /// # Cancel safety
     /// A dropped call may have started the session; the same call again finds out.
@@ -227,6 +228,13 @@ impl AgentSessionClient {
             tenant,
             metadata,
         } = start;
+        let metadata_bytes: usize = metadata.iter().map(|(key, it)| key.len() + it.len()).sum();
+        if metadata_bytes > METADATA_BYTES_MAX {
+            return Err(ClientError::Refused(Refusal::FieldTooLong {
+                field: "metadata",
+                bytes_max: METADATA_BYTES_MAX,
+            }));
+        }
         let created = session::create(
             session_id.clone(),
             flow_type,
@@ -431,7 +439,7 @@ impl AgentSessionClient {
         if let Input::ResolveInterrupt(resolution) = input
             && matches!(
                 error,
-                session::ReduceError::Refused(session::Refusal::UnknownInterrupt { .. })
+                session::ReduceError::Refused(Refusal::UnknownInterrupt { .. })
             )
         {
             let id = &resolution.interrupt_id;

@@ -81,3 +81,34 @@ impl Receipt {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{golden, read_record};
+
+    /// G12: receipts are read, and written byte for byte.
+    #[test]
+    fn stored_receipts_are_read_and_written_byte_for_byte() {
+        let accepted = Reply::MessageAccepted {
+            message_id: MessageId::new(3),
+            queued: true,
+        };
+        let resolved = Reply::InterruptResolved { duplicate: false };
+        let repeated = Reply::InterruptResolved { duplicate: true };
+        for (name, reply, answer) in [
+            ("receipt_message.json", &accepted, accepted.clone()),
+            ("receipt_interrupt.json", &resolved, repeated),
+        ] {
+            let stored = golden(name);
+            let written = Receipt::encode("digest".to_owned(), reply).unwrap();
+            assert_eq!(
+                String::from_utf8(written).unwrap(),
+                String::from_utf8(stored.clone()).unwrap()
+            );
+            let read: Receipt = read_record("a receipt", &stored).unwrap();
+            assert_eq!(read.clone().answer_for("digest"), Some(answer));
+            assert_eq!(read.answer_for("another digest"), None);
+        }
+    }
+}

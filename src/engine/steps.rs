@@ -11,7 +11,7 @@ use super::driver::{Applied, StepMessage, stop_requested};
 use super::local::Shared;
 use crate::failure::{AttemptFailure, FailureClass};
 use crate::ids::{LeaseEpoch, Nonce, Revision, SessionId, StepId, ToolCallId};
-use crate::record::ToolOutcome;
+use crate::record::{ToolOutcome, read_record};
 use crate::runner::{
     History, LinkError, RunModelRequest, SegmentLink, SegmentReply, SegmentUpdate, ToolCallEnd,
     ToolCallRequest,
@@ -84,9 +84,7 @@ impl StepContext {
 
     async fn outcome(&self, key: &str) -> Result<ToolOutcome, StoreError> {
         let text = self.row(RowKind::Output, key).await?;
-        serde_json::from_str(&text).map_err(|it| StoreError::Corrupt {
-            what: format!("output of {key}: {it}"),
-        })
+        Ok(read_record("a call's output", text.as_bytes())?)
     }
 }
 

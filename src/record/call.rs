@@ -12,7 +12,7 @@ use crate::policy::ToolPolicy;
 use crate::turn::CallPlace;
 
 /// What the model reads when a call's outcome is unknown (G1).
-pub const OUTCOME_UNKNOWN_TEXT: &str = "The outcome of this call is unknown: it was started, and the process that ran it ended before a result was recorded. It may or may not have taken effect, and it will not be run again automatically. Check before you call it again.";
+pub const OUTCOME_UNKNOWN_TEXT: &str = "The outcome of this call is unknown: it was started, and the process that ran it ended before a result was recorded. It may or may not have taken effect, and it will not be run again automatically. Check whether it did before you repeat it.";
 
 /// How much of a call's arguments its record shows (spec/core.md 20), in characters.
 pub const ARGUMENTS_PREVIEW_CHARS: usize = 500;
@@ -135,7 +135,23 @@ pub enum SkipReason {
     EarlierWrite,
 }
 
+/// An outcome as its row holds it.
+#[derive(Serialize)]
+struct StoredOutcome<'a> {
+    format: u32,
+    #[serde(flatten)]
+    outcome: &'a ToolOutcome,
+}
+
 impl ToolOutcome {
+    /// Writes the outcome as its row holds it.
+    pub(crate) fn write(&self) -> Result<Vec<u8>, serde_json::Error> {
+        serde_json::to_vec(&StoredOutcome {
+            format: FORMAT,
+            outcome: self,
+        })
+    }
+
     /// Returns the status that this outcome gives the record.
     #[must_use]
     pub const fn status(&self) -> CallStatus {

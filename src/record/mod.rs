@@ -8,6 +8,8 @@ mod call;
 mod entry;
 mod item;
 mod message;
+#[cfg(test)]
+mod tests;
 
 pub use call::{
     ARGUMENTS_PREVIEW_CHARS, ArgumentsDigest, CallRecord, CallStatus, Decider, Decision,
@@ -16,6 +18,8 @@ pub use call::{
 pub use entry::{EntryHead, TranscriptEntry};
 pub use item::{FrameworkItem, ItemContent, ItemKind};
 pub use message::{MessageRole, StoredMessage, decode_chunk, encode_chunk};
+#[cfg(test)]
+pub(crate) use tests::golden;
 
 /// The format that this version writes.
 pub const FORMAT: u32 = 1;
@@ -63,20 +67,4 @@ pub(crate) fn read_record<T: serde::de::DeserializeOwned>(
         });
     }
     serde_json::from_slice(bytes).map_err(damaged)
-}
-
-impl From<RecordError> for crate::store::StoreError {
-    /// A record that cannot be read makes the store unreadable for this session.
-    fn from(error: RecordError) -> Self {
-        match error {
-            RecordError::TooNew { what, found } => Self::TooNew {
-                what,
-                found,
-                supported: FORMAT,
-            },
-            RecordError::Damaged { what, source } => Self::Corrupt {
-                what: format!("{what}: {source}"),
-            },
-        }
-    }
 }

@@ -5,10 +5,11 @@ use std::time::Duration;
 use super::state::{CallState, CallStep, Phase};
 use super::step::{AfterLoss, AttemptKey, StepExecution, after_loss, wait_after_failure};
 use super::{Bug, ReduceError, Reduction, Reply};
+use crate::commit::RowKind;
 use crate::event::{EventKind, StepKind};
 use crate::ids::TurnId;
+use crate::policy::ToolEffect;
 use crate::record::{CallRecord, CallStatus, NOT_RUN_PREFIX, SkipReason, ToolOutcome};
-use crate::store::RowKind;
 use crate::turn::{CallPlace, RequestedCall, ToolCallEnd};
 
 /// The longest output that is kept, in bytes; the rest is cut with a marker (spec/core.md 31.17).
@@ -151,7 +152,7 @@ impl Reduction {
         let key = call.interrupt_id().as_str().to_owned();
         let (turn_id, tool_call_id) = (call.record.turn_id, call.record.tool_call_id.clone());
         let status = call.record.status;
-        let bytes = serde_json::to_vec(&outcome).map_err(|_| Bug {
+        let bytes = outcome.write().map_err(|_| Bug {
             invariant: "an outcome is JSON",
         })?;
         self.put_row(RowKind::Output, key, bytes);
@@ -172,7 +173,7 @@ impl Reduction {
     /// approval-free writes also when it was rejected (design.md 4).
     fn skip_later_calls(&mut self, index: usize, status: CallStatus) -> Result<(), Bug> {
         let call = self.call_mut(index)?;
-        if call.record.policy.effect == crate::policy::ToolEffect::Read {
+        if call.record.policy.effect == ToolEffect::Read {
             return Ok(());
         }
         let segment = call.segment;
@@ -187,7 +188,7 @@ impl Reduction {
         };
         for later in index + 1..self.turn_mut()?.calls.len() {
             let call = self.call_mut(later)?;
-            let is_write = call.record.policy.effect != crate::policy::ToolEffect::Read;
+            let is_write = call.record.policy.effect != ToolEffect::Read;
             let needs_person = call.record.policy.requires_approval();
             let is_open = matches!(
                 call.record.status,
@@ -245,8 +246,11 @@ impl Reduction {
             }
             ToolCallEnd::Failed { error } => self.end_call(index, ToolOutcome::Failed { error })?,
             ToolCallEnd::NotRun { error } => {
+                let earlier = self.call_mut(index)?.record.starts.saturating_sub(1);
+                let effect = self.call_mut(index)?.record.policy.effect;
                 let error = format!("{NOT_RUN_PREFIX}: {error}");
-                self.end_call(index, ToolOutcome::Failed { error })?;
+                let not_run = ToolOutcome::Failed { error };
+                self.end_call(index, outcome_after_starts(effect, earlier, not_run))?;
             }
             ToolCallEnd::Unknown { .. } => {
                 let failures = match &mut self.call_mut(index)?.step {
@@ -271,6 +275,18 @@ impl Reduction {
         Ok(Reply::Done)
     }
 
+    /// Ends a call that will not be started any more. Only one that never was is said not to have
+    /// run (G1).
+    pub(super) fn end_abandoned_call(
+        &mut self,
+        index: usize,
+        not_run: ToolOutcome,
+    ) -> Result<(), Bug> {
+        let record = &self.call_mut(index)?.record;
+        let outcome = outcome_after_starts(record.policy.effect, record.starts, not_run);
+        self.end_call(index, outcome)
+    }
+
     /// Settles a start whose end is not known: again, or never (G1, G2).
     pub(super) fn settle_start_without_end(
         &mut self,
@@ -281,10 +297,7 @@ impl Reduction {
         let call = self.call_mut(index)?;
         match after_loss(call.record.policy.effect, call.record.starts) {
             AfterLoss::OutcomeUnknown => self.end_call(index, ToolOutcome::OutcomeUnknown),
-            AfterLoss::Failed => {
-                let error = "the call failed each time it was tried".to_owned();
-                self.end_call(index, ToolOutcome::Failed { error })
-            }
+            AfterLoss::Failed => self.end_call(index, failed_each_time()),
             AfterLoss::StartAgain => {
                 match &mut call.step {
                     CallStep::Execute(execution) => execution.release(now, wait),
@@ -316,6 +329,23 @@ const fn call_step_kind(call: &CallState) -> StepKind {
         StepKind::CallSingleAttemptTool
     } else {
         StepKind::CallTool
+    }
+}
+
+/// What became of a call that was started this often without a known end and is not started again.
+fn outcome_after_starts(effect: ToolEffect, starts: u32, not_run: ToolOutcome) -> ToolOutcome {
+    match effect {
+        _ if starts == 0 => not_run,
+        ToolEffect::Read => failed_each_time(),
+        ToolEffect::IdempotentWrite | ToolEffect::NonIdempotentWrite | ToolEffect::Unclassified => {
+            ToolOutcome::OutcomeUnknown
+        }
+    }
+}
+
+fn failed_each_time() -> ToolOutcome {
+    ToolOutcome::Failed {
+        error: "the call failed each time it was tried".to_owned(),
     }
 }
 

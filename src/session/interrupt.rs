@@ -1,6 +1,6 @@
 //! A person's answer to an open interrupt.
 
-use super::state::CallStep;
+use super::state::{CallStep, STATE_BYTES_WITH_WORDS_MAX};
 use super::{ReduceError, Reduction, Refusal, Reply};
 use crate::event::EventKind;
 use crate::ids::InterruptId;
@@ -67,8 +67,13 @@ impl Reduction {
                 approved,
             },
         );
+        let has_words =
+            decided_by.is_some() || matches!(&decision, Decision::Reject { message: Some(_) });
         let decider = Decider::new(decision.clone(), decided_by, self.now);
         self.call_mut(index)?.record.decider = Some(decider);
+        if has_words && self.state_bytes()? > STATE_BYTES_WITH_WORDS_MAX {
+            return Err(Refusal::SessionFull.into());
+        }
         match decision {
             Decision::Approve => self.permit_call(index)?,
             Decision::Reject { message } => {

@@ -27,8 +27,8 @@ pub use interrupt::{RESOLVER_BYTES_MAX, Resolution};
 pub(crate) use interrupt::{answer_again, normalized};
 pub use reduction::{Reduction, create};
 pub use state::{
-    ActiveTurn, CallState, CallStep, Counters, NOT_CREATED, Phase, QueuedMessage, STATE_BYTES_MAX,
-    SessionState, TurnFailure,
+    ActiveTurn, CallState, CallStep, Counters, METADATA_BYTES_MAX, NOT_CREATED, Phase,
+    QueuedMessage, STATE_BYTES_MAX, SessionState, TurnFailure,
 };
 pub use step::{
     AttemptKey, CALL_STARTS_MAX, LOST_ATTEMPTS_MAX, RUN_MODEL_FAILURES_MAX, RunningAttempt,
@@ -159,6 +159,9 @@ pub enum Refusal {
         /// The id that was given.
         interrupt_id: InterruptId,
     },
+    /// The session's state has no room for the words of this answer; one without them is taken.
+    #[error("the session has no room for the words of this answer")]
+    SessionFull,
     /// A field of the request is over its limit.
     #[error("{field} holds at most {bytes_max} bytes")]
     FieldTooLong {

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use super::state::{ActiveTurn, CallState, Counters, STATE_BYTES_MAX, SessionState};
 use super::{Bug, ReduceError, Reply};
+use crate::commit::{Chunk, ChunkCodec, Commit, EventRow, RowChange, RowKey, RowKind};
 use crate::event::{EventKind, SessionEvent};
 use crate::ids::{
     ChunkId, EventCursor, FlowType, MessageId, SessionId, StepId, Tenant, Timestamp, TurnId,
 };
 use crate::record::{FORMAT, FrameworkItem, MessageRole, StoredMessage, encode_chunk};
-use crate::store::{Chunk, ChunkCodec, Commit, EventRow, RowChange, RowKey, RowKind};
 use crate::turn::{NewMessage, Usage};
 
 /// A new state and all that must be committed with it. Made by [`super::reduce`].
@@ -235,6 +235,13 @@ impl Reduction {
                 item,
             }],
         )
+    }
+
+    pub(super) fn state_bytes(&self) -> Result<usize, Bug> {
+        let state = self.state.write().map_err(|_| Bug {
+            invariant: "a state is JSON",
+        })?;
+        Ok(state.len())
     }
 
     pub(super) fn turn_mut(&mut self) -> Result<&mut ActiveTurn, Bug> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::state::{CallStep, Phase};
+use super::state::{CallStep, Phase, STATE_BYTES_WITH_NEW_CALLS_MAX};
 use super::step::{
     Admission, AttemptKey, LOST_ATTEMPTS_MAX, RUN_MODEL_FAILURES_MAX, SEGMENTS_MAX, StepExecution,
     wait_after_failure, wait_after_loss,
@@ -95,6 +95,15 @@ impl Reduction {
         if !self.is_running_segment(attempt) {
             return Ok(Reply::Superseded);
         }
+        let turn_id = self.turn_mut()?.turn_id;
+        // What it said so far is void, as after a loss (G13).
+        self.emit(
+            Some(turn_id),
+            EventKind::AttemptSuperseded {
+                step_id: attempt.step_id,
+                attempt: attempt.running.attempt,
+            },
+        );
         self.settle_calls_started_in_segment()?;
         let now = self.now;
         self.execution_mut(attempt.step_id)?
@@ -119,6 +128,13 @@ impl Reduction {
                 tool_call_id,
                 outcome,
             } => self.call_finished(attempt, &tool_call_id, outcome),
+            // A gated call is told by its record alone, once.
+            SegmentEvent::InlineCallStarted { tool_call_id, .. }
+            | SegmentEvent::InlineCallFinished { tool_call_id, .. }
+                if self.call_index(&tool_call_id).is_some() =>
+            {
+                Ok(Reply::Done)
+            }
             SegmentEvent::InlineCallStarted {
                 tool_call_id,
                 tool_name,
@@ -240,7 +256,7 @@ impl Reduction {
                 }
                 CallStep::PermittedInSegment => {
                     let error = format!("{NOT_RUN_PREFIX}: the segment ended without starting it");
-                    self.end_call(index, ToolOutcome::Failed { error })?;
+                    self.end_abandoned_call(index, ToolOutcome::Failed { error })?;
                 }
                 CallStep::AwaitToolApproval(_) | CallStep::Execute(_) | CallStep::Final => {}
             }
@@ -267,6 +283,10 @@ impl Reduction {
         turn.phase = Phase::Calls;
         for call in calls {
             self.request_call(turn_id, segment, call)?;
+        }
+        if self.state_bytes()? > STATE_BYTES_WITH_NEW_CALLS_MAX {
+            let detail = "the state has no room for the calls of the turn";
+            return self.fail_turn(AttemptFailure::new(FailureClass::TooManyCalls, detail));
         }
         if self.turn_mut()?.waits_for_people_only() {
             self.emit(Some(turn_id), EventKind::TurnSuspended);

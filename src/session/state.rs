@@ -6,17 +6,27 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::step::StepExecution;
+use crate::commit::{SessionStatus, SessionSummary};
 use crate::failure::AttemptFailure;
 use crate::ids::{
     ChunkId, FlowType, InterruptId, LeaseEpoch, MessageId, Revision, SessionId, StepId, Tenant,
     Timestamp, ToolCallId, TurnId,
 };
 use crate::record::{CallRecord, CallStatus, FORMAT, RecordError, read_record};
-use crate::store::{SessionStatus, SessionSummary};
 use crate::turn::{CallPlace, Usage};
 
 /// The largest state that is stored, in bytes (design.md 3).
 pub const STATE_BYTES_MAX: usize = 256 * 1024;
+
+/// The most metadata that a session is started with: keys and values, in bytes.
+pub const METADATA_BYTES_MAX: usize = 16 * 1024;
+
+/// How large a state may be after a reply's calls were added; what is left is room for what becomes
+/// of them, so that the record of a started call always fits.
+pub(super) const STATE_BYTES_WITH_NEW_CALLS_MAX: usize = 128 * 1024;
+
+/// How large a state may be after a person's words were added to it.
+pub(super) const STATE_BYTES_WITH_WORDS_MAX: usize = 192 * 1024;
 
 /// The reducer's whole memory of a session. Stored with every commit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,11 +3,11 @@
 use super::state::{ActiveTurn, CallStep, Phase, QueuedMessage, TurnFailure};
 use super::step::StepExecution;
 use super::{Bug, ReduceError, Reduction, Refusal, Reply, note};
+use crate::commit::RowKind;
 use crate::event::{EventKind, StepKind};
 use crate::failure::AttemptFailure;
 use crate::ids::{MessageId, TurnId};
 use crate::record::{MessageRole, SkipReason, ToolOutcome};
-use crate::store::RowKind;
 use crate::turn::Usage;
 
 /// The longest user message, in bytes (spec/core.md 31.17).
@@ -118,19 +118,16 @@ impl Reduction {
     /// completed turn and this turn's prompt (L11), and a note tells the model what ran (L10).
     pub(super) fn fail_turn(&mut self, failure: AttemptFailure) -> Result<(), Bug> {
         for index in 0..self.turn_mut()?.calls.len() {
-            let outcome = match self.call_mut(index)?.step {
-                CallStep::Final => continue,
-                CallStep::StartedInSegment { .. } => ToolOutcome::OutcomeUnknown,
-                CallStep::Execute(ref execution) if execution.running.is_some() => {
-                    ToolOutcome::OutcomeUnknown
-                }
-                CallStep::AwaitToolApproval(_)
+            match self.call_mut(index)?.step {
+                CallStep::Final => {}
+                CallStep::StartedInSegment { .. }
+                | CallStep::AwaitToolApproval(_)
                 | CallStep::Execute(_)
-                | CallStep::PermittedInSegment => ToolOutcome::Skipped {
-                    reason: SkipReason::TurnEnded,
-                },
-            };
-            self.end_call(index, outcome)?;
+                | CallStep::PermittedInSegment => {
+                    let reason = SkipReason::TurnEnded;
+                    self.end_abandoned_call(index, ToolOutcome::Skipped { reason })?;
+                }
+            }
         }
         let turn = self.turn_mut()?;
         let (turn_id, base_head) = (turn.turn_id, turn.base_head);

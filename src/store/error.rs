@@ -1,6 +1,7 @@
 //! What can go wrong with a store.
 
 use crate::ids::{LeaseEpoch, Revision, SessionId};
+use crate::record::{FORMAT, RecordError};
 
 /// A source error of a store's backend.
 pub type BackendSource = Box<dyn std::error::Error + Send + Sync>;
@@ -115,6 +116,22 @@ impl StoreError {
             | Self::NoSession { .. }
             | Self::Unusable { .. }
             | Self::Backend { .. } => false,
+        }
+    }
+}
+
+impl From<RecordError> for StoreError {
+    /// A record that cannot be read makes the store unreadable for this session.
+    fn from(error: RecordError) -> Self {
+        match error {
+            RecordError::TooNew { what, found } => Self::TooNew {
+                what,
+                found,
+                supported: FORMAT,
+            },
+            RecordError::Damaged { what, source } => Self::Corrupt {
+                what: format!("{what}: {source}"),
+            },
         }
     }
 }

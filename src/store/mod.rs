@@ -17,9 +17,13 @@ use async_trait::async_trait;
 
 use crate::ids::{ChunkId, EventCursor, LeaseEpoch, Revision, SessionId};
 
+pub use crate::commit::{
+    Chunk, ChunkCodec, ChunkHeader, Commit, EventRow, RowChange, RowKey, RowKind, SessionStatus,
+    SessionSummary,
+};
 pub use error::{BackendSource, StoreError};
 pub use lease::{Lease, LeaseAnswer, WorkerId, WorkerRecord};
-pub use listing::{SessionFilter, SessionPage, SessionStatus, SessionSummary, SummaryRow};
+pub use listing::{SessionFilter, SessionPage, SummaryRow};
 pub use memory::MemoryStateStore;
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteStateStore;
@@ -39,159 +43,6 @@ pub struct StoredSession {
     pub head: Option<ChunkId>,
     /// Who runs the session's Steps, if anybody does.
     pub lease: Option<Lease>,
-}
-
-/// Everything one reduction changes; it holds entirely or not at all.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "stores that hosts write read every field"
-)]
-pub struct Commit {
-    /// The reducer's new state: small, versioned, opaque to the store.
-    pub state: Vec<u8>,
-    /// What sessions are listed by.
-    pub summary: SessionSummary,
-    /// The new end of the transcript chain; going back to an earlier one is how a turn is rolled back.
-    pub head: Option<ChunkId>,
-    /// New chunks of the transcript, each with a parent that exists or stands earlier in this list.
-    pub chunks: Vec<Chunk>,
-    /// Rows put or deleted: texts, arguments, outputs, records, receipts.
-    pub rows: Vec<RowChange>,
-    /// New events, whose cursors follow the last stored one without a gap (G13).
-    pub events: Vec<EventRow>,
-}
-
-/// An immutable piece of the transcript: some stored messages, in order.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "stores that hosts write read every field"
-)]
-pub struct Chunk {
-    /// Its name within the session; never used twice.
-    pub id: ChunkId,
-    /// The chunk before it, `None` for the first.
-    pub parent: Option<ChunkId>,
-    /// How many messages it holds.
-    pub messages: u32,
-    /// How [`Chunk::bytes`] is encoded.
-    pub codec: ChunkCodec,
-    /// The length before encoding, in bytes.
-    pub raw_bytes: u64,
-    /// The encoded messages.
-    pub bytes: Vec<u8>,
-}
-
-/// A chunk without its bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "stores that hosts write build it"
-)]
-pub struct ChunkHeader {
-    /// Its name within the session.
-    pub id: ChunkId,
-    /// How many messages it holds.
-    pub messages: u32,
-    /// The length before encoding, in bytes.
-    pub raw_bytes: u64,
-}
-
-/// How the bytes of a chunk are encoded. Stored as a number, so that a newer one is recognised.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ChunkCodec {
-    /// JSON lines as they are. Stored as 0.
-    Plain,
-}
-
-impl ChunkCodec {
-    /// Returns the number it is stored as.
-    #[must_use]
-    pub const fn number(self) -> u32 {
-        match self {
-            Self::Plain => 0,
-        }
-    }
-
-    /// Returns the codec with this number, `None` for one of a newer version.
-    #[must_use]
-    pub const fn from_number(number: u32) -> Option<Self> {
-        match number {
-            0 => Some(Self::Plain),
-            _ => None,
-        }
-    }
-}
-
-/// The name of a row within its session.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "stores that hosts write read both fields"
-)]
-pub struct RowKey {
-    /// What kind of row it is.
-    pub kind: RowKind,
-    /// Its key among the rows of its kind.
-    pub key: String,
-}
-
-/// What a row holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum RowKind {
-    /// The text of a queued user message, by message id.
-    Message,
-    /// The record of a gated call, by turn id and tool call id.
-    Record,
-    /// The arguments of a gated call.
-    Arguments,
-    /// The output of a gated call.
-    Output,
-    /// The answer to a client's request, by request id.
-    Receipt,
-}
-
-impl RowKind {
-    /// Returns the name it is stored under.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Message => "message",
-            Self::Record => "record",
-            Self::Arguments => "arguments",
-            Self::Output => "output",
-            Self::Receipt => "receipt",
-        }
-    }
-}
-
-/// One change of a row.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_enums,
-    reason = "stores that hosts write match on it"
-)]
-pub enum RowChange {
-    /// Adds the row or replaces its value.
-    Put(RowKey, Vec<u8>),
-    /// Removes the row if it is there.
-    Delete(RowKey),
-}
-
-/// One event of the session's log.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "stores that hosts write read both fields"
-)]
-pub struct EventRow {
-    /// Its place in the log.
-    pub cursor: EventCursor,
-    /// The event as JSON.
-    pub bytes: Vec<u8>,
 }
 
 /// What a [`ChangeStream`] yields.

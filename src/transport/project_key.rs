@@ -42,8 +42,8 @@ fn base36(mut number: u32) -> String {
 mod tests {
     use super::*;
 
-    /// I02: the keys that CLI 2.1.316 made for ten directories (capture project_keys; the lab's
-    /// directory was `/tmp/lab/scratch-cli/tmp`, which its recorded hash confirms).
+    /// I02: the keys that CLI 2.1.316 made for ten directories (capture project_keys); the recorded
+    /// hash of the longest confirms in which directory it made them.
     #[test]
     fn the_keys_are_those_of_the_cli() {
         let lab = "/tmp/lab/scratch-cli/tmp/keyss9itgl5s";

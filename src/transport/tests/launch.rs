@@ -1,6 +1,7 @@
 //! What a process is started with, and what is refused.
 
 use std::os::unix::fs::PermissionsExt;
+use std::time::Instant;
 
 use super::*;
 
@@ -10,17 +11,19 @@ use super::*;
 async fn a_process_gets_what_the_specification_says_and_its_own_directories() {
     let bench = Bench::new();
     let work = fs::canonicalize(bench.root.path()).unwrap();
-    let mut spec =
-        bench.spec("pwd; env; stat -c %a \"$TMPDIR/..\" \"$TMPDIR\" \"$CLAUDE_CONFIG_DIR\"");
+    let mut spec = spec(
+        "pwd; env; stat -c %a \"$TMPDIR/..\" \"$TMPDIR\" \"$CLAUDE_CONFIG_DIR\"; echo done; read x",
+    );
     spec.working_directory = work.clone();
     spec.environment.insert("A".to_owned(), "b c".to_owned());
     spec.environment.insert("TMPDIR".to_owned(), "/".to_owned());
     let mut process = bench.launcher.launch(spec).await.unwrap();
     assert_eq!(line(&mut process).await, Some(work.display().to_string()));
     let mut got = Vec::new();
-    while let Some(it) = line(&mut process).await {
-        got.push(it);
+    while got.last().is_none_or(|it| it != "done") {
+        got.push(line(&mut process).await.unwrap());
     }
+    got.pop();
     let directories = bench.directories();
     let [directory] = &directories[..] else {
         panic!("{directories:?}");
@@ -43,6 +46,7 @@ async fn a_process_gets_what_the_specification_says_and_its_own_directories() {
         format!("TMPDIR={directory}/tmp"),
     ];
     assert_eq!(got, expected);
+    process.send(String::new()).unwrap();
     assert_eq!(process.shutdown(LONG).await, CliExit::Exited(0));
     assert_eq!(bench.directories(), Vec::<PathBuf>::new());
 }
@@ -56,7 +60,7 @@ async fn the_transcript_lies_where_the_cli_looks_for_it() {
     let link = bench.root.path().join("link");
     std::os::unix::fs::symlink(&work, &link).unwrap();
     let texts = [r#"{"b":1e2,"a":"\u00e4\/"}"#, r#"{"lone":"\ud83d"}"#];
-    let mut spec = bench.spec("cd $CLAUDE_CONFIG_DIR/projects/*; pwd; stat -c '%a %n' *; cat *");
+    let mut spec = spec("cd $CLAUDE_CONFIG_DIR/projects/*; pwd; stat -c '%a %n' *; cat *");
     spec.working_directory = link;
     spec.transcript = Some(ResumedTranscript::new(
         ClaudeSessionId::new("3f-1").unwrap(),
@@ -85,10 +89,12 @@ fn a_dropped_launch_leaves_nothing() {
         .build()
         .unwrap();
     runtime.block_on(async {
-        for polls in 0..40 {
-            let launch = bench.launcher.launch(bench.spec("exec sleep 1000"));
+        // The steps are far smaller than the time a start takes, so each wait is met.
+        for step in 0..100 {
+            let launch = bench.launcher.launch(spec("exec sleep 1000"));
             tokio::pin!(launch);
-            for _ in 0..polls {
+            let until = Instant::now() + step * Duration::from_micros(30);
+            while Instant::now() < until {
                 tokio::select! {
                     biased;
                     _ = &mut launch => break,
@@ -126,7 +132,7 @@ async fn a_program_that_cannot_run_is_refused_by_kind() {
         (orphan, Some("its interpreter is missing")),
     ] {
         let launcher = SubprocessLauncher::new(&program).with_work_root(bench.root.path());
-        let error = launcher.launch(bench.spec("")).await.unwrap_err();
+        let error = launcher.launch(spec("")).await.unwrap_err();
         let got = match &error {
             CliError::NotFound { program: it } => (it, None),
             CliError::NotExecutable {
@@ -138,7 +144,7 @@ async fn a_program_that_cannot_run_is_refused_by_kind() {
         assert_eq!(got, (&program.display().to_string(), expected));
     }
     let bare = SubprocessLauncher::new("sh").with_work_root(bench.root.path());
-    let mut found = bare.launch(bench.spec("echo here")).await.unwrap();
+    let mut found = bare.launch(spec("echo here")).await.unwrap();
     assert_eq!(line(&mut found).await.unwrap(), "here");
     drop(found);
     eventually("the removals", || bench.directories().is_empty()).await;
@@ -153,7 +159,7 @@ async fn a_working_directory_that_cannot_be_used_is_named() {
         (bench.root.path().join("none"), std::io::ErrorKind::NotFound),
         (file, std::io::ErrorKind::NotADirectory),
     ] {
-        let mut spec = bench.spec("");
+        let mut spec = spec("");
         spec.working_directory = path.clone();
         match bench.launcher.launch(spec).await.unwrap_err() {
             CliError::WorkingDirectory { path: it, source } => {
@@ -171,12 +177,12 @@ async fn an_impossible_specification_is_refused() {
     let entry = |text: &str| vec![TranscriptEntry::from_text(text.to_owned()).unwrap()];
     let argument = |text: &str| LaunchSpec::new(vec![text.to_owned()], BTreeMap::new(), "/".into());
     let variable = |name: &str, value: &str| {
-        let mut spec = bench.spec("");
+        let mut spec = spec("");
         spec.environment.insert(name.to_owned(), value.to_owned());
         spec
     };
     let resumed = |id: &str, text: &str| {
-        let mut spec = bench.spec("");
+        let mut spec = spec("");
         let id = ClaudeSessionId::new(id).unwrap();
         spec.transcript = Some(ResumedTranscript::new(id, entry(text)));
         spec

@@ -2,7 +2,7 @@
 
 use crate::process::ProcessIdentity;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::time::SystemTime;
 
 use super::super::config_dir::{OwnerName, RunDirectory};
 use super::*;
@@ -13,9 +13,8 @@ async fn act_as_worker() {
         return;
     };
     let script = std::env::var("ABIDE_TEST_SCRIPT").unwrap();
-    let mut bench = Bench::new();
-    bench.launcher = bench.launcher.with_work_root(&root);
-    let mut process = bench.start(&script).await;
+    let launcher = SubprocessLauncher::new("/bin/sh").with_work_root(&root);
+    let mut process = launcher.launch(spec(&script)).await.unwrap();
     assert_eq!(line(&mut process).await.unwrap(), "up");
     fs::write(Path::new(&root).join("ready"), "").unwrap();
     std::future::pending::<()>().await;
@@ -82,6 +81,8 @@ fn a_sweep_touches_only_what_is_dead() {
     let root = TempDir::new().unwrap();
     let here = ProcessIdentity::current().unwrap();
     let living = RunDirectory::create(root.path()).unwrap();
+    let own_path = fs::read_dir(root.path()).unwrap().next().unwrap();
+    let own_name = own_path.unwrap().file_name().into_string().unwrap();
     let plant = |name: &str, lock: bool, process: Option<&ProcessIdentity>| {
         let path = root.path().join(name);
         fs::create_dir_all(path.join("config/projects")).unwrap();
@@ -93,26 +94,38 @@ fn a_sweep_touches_only_what_is_dead() {
         }
         path
     };
-    let mut bystander = Command::new("/bin/sleep").arg("1000").spawn().unwrap();
-    let seen = ProcessIdentity::of(bystander.id()).unwrap().unwrap();
+    let bystander = Bystander::start();
+    let seen = bystander.identity();
     let reused = ProcessIdentity {
         start_time: seen.start_time - 1,
-        ..seen.clone()
+        ..bystander.identity()
     };
     let elsewhere = ProcessIdentity {
         boot_id: "another".to_owned(),
-        ..seen
+        ..bystander.identity()
     };
     let dead = format!("run-{}-{}-00000000", here.pid, here.start_time);
     plant(&format!("{dead}-1"), true, Some(&reused));
     plant(&format!("{dead}-2"), true, Some(&elsewhere));
     plant("run-999999999-1-00000000-3", true, None);
+    let old = |path: PathBuf| {
+        let long_ago = SystemTime::now() - Duration::from_secs(600);
+        fs::File::open(&path)
+            .unwrap()
+            .set_modified(long_ago)
+            .unwrap();
+        path
+    };
+    old(plant(&format!("{dead}-6"), false, None));
     let kept = [
         // In the making, or of a worker that holds its lock but cannot be seen from here.
         plant(&format!("{dead}-4"), false, None),
         plant(&format!("{dead}-5"), true, None),
         plant("other", true, None),
         plant("run-1-2-3", true, None),
+        // Of a living worker, whatever its lock says.
+        old(plant(&format!("{own_name}9"), false, None)),
+        plant(&format!("{own_name}8"), true, None),
     ];
     let held = fs::File::open(kept[1].join("lock")).unwrap();
     held.try_lock().unwrap();
@@ -123,13 +136,11 @@ fn a_sweep_touches_only_what_is_dead() {
             report.processes_ended,
             report.failures
         ),
-        (3, 0, 0)
+        (4, 0, 0)
     );
     assert!(kept.iter().all(|it| it.exists()));
     assert_eq!(fs::read_dir(root.path()).unwrap().count(), kept.len() + 1);
     assert!(seen.is_alive().unwrap());
-    bystander.kill().unwrap();
-    bystander.wait().unwrap();
     drop(living);
 }
 

@@ -10,6 +10,16 @@ use super::super::config_dir::RunDirectory;
 use super::super::reaper::{Managed, Phase, Reaper};
 use super::*;
 
+/// A process that nobody but the test ends.
+struct Descendant(i32);
+
+impl Drop for Descendant {
+    fn drop(&mut self) {
+        let pid = Pid::from_raw(self.0).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    }
+}
+
 /// R32: a descendant in a session of its own that holds the pipes delays neither the end of the
 /// output nor the shutdown.
 #[tokio::test]
@@ -17,15 +27,14 @@ async fn a_descendant_that_holds_the_pipes_delays_nothing() {
     let bench = Bench::new();
     let script = "setsid sh -c 'echo $$; exec sleep 1000' & read x; echo last; echo err >&2";
     let mut process = bench.start(script).await;
-    let descendant: u32 = line(&mut process).await.unwrap().parse().unwrap();
+    let descendant = Descendant(line(&mut process).await.unwrap().parse().unwrap());
     process.send("go".to_owned()).unwrap();
     assert_eq!(line(&mut process).await.unwrap(), "last");
     assert_eq!(line(&mut process).await, None);
     assert_eq!(soon(process.shutdown(LONG * 2)).await, CliExit::Exited(0));
     assert_eq!(process.stderr_tail(), "err\n");
-    assert!(ProcessIdentity::of(descendant).unwrap().is_some());
-    let descendant = Pid::from_raw(descendant.try_into().unwrap()).unwrap();
-    rustix::process::kill_process(descendant, rustix::process::Signal::KILL).unwrap();
+    let alive = ProcessIdentity::of(descendant.0.try_into().unwrap()).unwrap();
+    assert!(alive.is_some());
 }
 
 /// G14: what the process left in its group ends with it.
@@ -98,12 +107,12 @@ async fn a_process_that_ignores_sigterm_is_killed() {
 #[test]
 fn a_handle_ends_its_process_after_its_runtime_is_gone() {
     let bench = Bench::new();
+    let runtime = || {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_all().build().unwrap()
+    };
     let launch = || {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
-        runtime.block_on(async {
+        runtime().block_on(async {
             let mut process = bench.start("echo up; exec sleep 1000").await;
             assert_eq!(line(&mut process).await.unwrap(), "up");
             process
@@ -113,9 +122,8 @@ fn a_handle_ends_its_process_after_its_runtime_is_gone() {
     let identity = identity(&*process);
     assert!(identity.is_alive().unwrap());
     drop(process);
-    while identity.is_alive().unwrap() || !bench.directories().is_empty() {
-        std::thread::yield_now();
-    }
+    let gone = || !identity.is_alive().unwrap() && bench.directories().is_empty();
+    runtime().block_on(eventually("the end", gone));
 }
 
 /// G14: where the kernel has no pidfd, the end of a process is found by looking.
@@ -141,4 +149,21 @@ async fn a_process_without_a_pidfd_is_reaped_too() {
     // A later stop must not signal a number that may be somebody else's.
     managed.terminate();
     assert_eq!(bench.directories(), Vec::<PathBuf>::new());
+}
+
+/// What the process wrote just before its end is read after it.
+#[tokio::test]
+async fn the_last_output_is_read_after_the_end() {
+    let bench = Bench::new();
+    let mut process = bench.start("echo last; echo error >&2").await;
+    // Nothing is awaited here, so that the tasks see the end before they read anything.
+    let started = std::time::Instant::now();
+    while !bench.directories().is_empty() {
+        assert!(started.elapsed() < LONG);
+        std::thread::yield_now();
+    }
+    assert_eq!(line(&mut process).await.unwrap(), "last");
+    assert_eq!(line(&mut process).await, None);
+    assert_eq!(process.shutdown(LONG).await, CliExit::Exited(0));
+    assert_eq!(process.stderr_tail(), "error\n");
 }

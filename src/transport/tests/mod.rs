@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::future::Future;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -34,6 +35,31 @@ async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(LONG, what).await.expect("in time")
 }
 
+/// A process that is no CLI of ours, ended with the test.
+struct Bystander(std::process::Child);
+
+impl Bystander {
+    fn start() -> Self {
+        let mut command = Command::new("/bin/sleep");
+        command
+            .arg("1000")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        Self(command.spawn().unwrap())
+    }
+
+    fn identity(&self) -> ProcessIdentity {
+        ProcessIdentity::of(self.0.id()).unwrap().unwrap()
+    }
+}
+
+impl Drop for Bystander {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
 struct Bench {
     root: TempDir,
     launcher: SubprocessLauncher,
@@ -46,22 +72,23 @@ impl Bench {
         Self { root, launcher }
     }
 
-    fn spec(&self, script: &str) -> LaunchSpec {
-        LaunchSpec::new(
-            vec!["-c".to_owned(), script.to_owned()],
-            BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]),
-            PathBuf::from("/"),
-        )
-    }
-
     async fn start(&self, script: &str) -> Box<dyn CliProcess> {
-        self.launcher.launch(self.spec(script)).await.unwrap()
+        self.launcher.launch(spec(script)).await.unwrap()
     }
 
     fn directories(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.root.path()).unwrap();
         entries.map(|it| it.unwrap().path()).collect()
     }
+}
+
+/// Runs this script in `/bin/sh`.
+fn spec(script: &str) -> LaunchSpec {
+    LaunchSpec::new(
+        vec!["-c".to_owned(), script.to_owned()],
+        BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]),
+        PathBuf::from("/"),
+    )
 }
 
 async fn line(process: &mut Box<dyn CliProcess>) -> Option<String> {

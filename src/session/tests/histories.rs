@@ -1,0 +1,352 @@
+//! Random histories: whatever comes, in whatever order, the rules of [`World::check`] hold.
+
+use super::*;
+
+/// How many histories, and how many inputs each.
+const HISTORIES: u64 = 60;
+const INPUTS: u64 = 500;
+
+/// SplitMix64: small, seeded, and the same on every machine.
+struct Random(u64);
+
+impl Random {
+    const fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut it = self.0;
+        it = (it ^ (it >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        it = (it ^ (it >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        it ^ (it >> 31)
+    }
+
+    const fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    const fn is_one_in(&mut self, count: u64) -> bool {
+        self.below(count) == 0
+    }
+
+    fn pick<T: Clone>(&mut self, from: &[T]) -> Option<T> {
+        let count = u64::try_from(from.len()).unwrap();
+        let index = count.checked_sub(1).map(|last| self.below(last + 1))?;
+        from.get(usize::try_from(index).unwrap()).cloned()
+    }
+}
+
+/// One history: the world, all grants that were ever given, and what was fed in.
+struct History {
+    world: World,
+    random: Random,
+    grants: Vec<AttemptKey>,
+    inputs: Vec<Input>,
+    calls: u64,
+}
+
+/// G1, G2, G6, G8, N34: 30 000 random inputs, with duplicates, stale reports, crashes and clock
+/// steps; then the world calms down and every message is answered.
+#[test]
+fn no_history_breaks_a_rule_and_each_ends() {
+    for seed in 0..HISTORIES {
+        let mut history = History::new(seed);
+        for step in 0..INPUTS {
+            history.world.label = format!("seed {seed}, input {step}");
+            history.advance();
+        }
+        history.settle();
+    }
+}
+
+/// The same inputs give the same bytes.
+#[test]
+fn the_same_seed_gives_the_same_bytes() {
+    let play = || {
+        let mut history = History::new(7);
+        for _ in 0..INPUTS {
+            history.advance();
+        }
+        let World {
+            state,
+            events,
+            rows,
+            chunks,
+            ..
+        } = history.world;
+        (state.write().unwrap(), events, rows, chunks)
+    };
+    assert!(play() == play());
+}
+
+impl History {
+    fn new(seed: u64) -> Self {
+        Self {
+            world: World::labelled(format!("seed {seed}")),
+            random: Random(seed),
+            grants: Vec::new(),
+            inputs: Vec::new(),
+            calls: 0,
+        }
+    }
+
+    /// Feeds one random input.
+    fn advance(&mut self) {
+        self.move_clock();
+        let input = if self.random.is_one_in(8) {
+            self.random.pick(&self.inputs)
+        } else {
+            self.next_input()
+        };
+        let Some(input) = input else { return };
+        self.inputs.push(input.clone());
+        self.feed(input);
+    }
+
+    fn feed(&mut self, input: Input) {
+        let asked = match &input {
+            Input::BeginAttempt { step_id, .. } => Some(*step_id),
+            _ => None,
+        };
+        match self.world.apply(input) {
+            Ok(Reply::Granted(running)) => {
+                let step_id = asked.unwrap();
+                let key = AttemptKey { step_id, running };
+                if !self.grants.contains(&key) {
+                    self.grants.push(key);
+                }
+            }
+            Ok(_) | Err(ReduceError::Refused(_)) => {}
+            Err(ReduceError::Bug(bug)) => panic!("{}: {bug}", self.world.label),
+        }
+    }
+
+    fn move_clock(&mut self) {
+        match self.random.below(20) {
+            0 => self.world.wait(Duration::from_secs(100)),
+            1 => self.world.now.0 = self.world.now.0.saturating_sub(30_000),
+            _ => self.world.wait(Duration::from_millis(700)),
+        }
+    }
+
+    fn next_input(&mut self) -> Option<Input> {
+        match self.random.below(16) {
+            0 => Some(self.message()),
+            1 => Some(self.start()),
+            2 => self.answer_interrupt(),
+            3..=7 => Some(self.begin()),
+            _ => self.report(),
+        }
+    }
+
+    fn message(&mut self) -> Input {
+        let text = if self.random.is_one_in(10) {
+            " ".to_owned()
+        } else {
+            format!("message {}", self.random.below(1_000))
+        };
+        Input::SendUserMessage { text }
+    }
+
+    fn start(&mut self) -> Input {
+        let number = match self.world.state.queue.first() {
+            Some(first) if !self.random.is_one_in(4) => first.message_id.number(),
+            Some(_) | None => self.random.below(10),
+        };
+        Input::StartTurn {
+            message_id: MessageId::new(number),
+            text: "text".to_owned(),
+        }
+    }
+
+    fn answer_interrupt(&mut self) -> Option<Input> {
+        let open = self.world.open_interrupts();
+        let known: Vec<_> = self
+            .world
+            .records()
+            .into_keys()
+            .map(InterruptId::from_client)
+            .collect();
+        let id = if self.random.is_one_in(5) {
+            self.random.pick(&known)?
+        } else {
+            self.random.pick(&open)?
+        };
+        let decision = match self.random.below(3) {
+            0 => Decision::Reject {
+                message: Some("no".to_owned()),
+            },
+            _ => Decision::Approve,
+        };
+        Some(Input::ResolveInterrupt(Resolution {
+            interrupt_id: id,
+            decision,
+            decided_by: None,
+            digest: None,
+        }))
+    }
+
+    /// Mostly the owner asks for what is due; sometimes it crashed before, sometimes it is stale.
+    fn begin(&mut self) -> Input {
+        let due: Vec<_> = due_steps(&self.world.state)
+            .iter()
+            .filter_map(DueStep::step_id)
+            .collect();
+        let step_id = match self.random.pick(&due) {
+            Some(step_id) if !self.random.is_one_in(10) => step_id,
+            Some(_) | None => StepId::new(self.random.below(60)),
+        };
+        let epoch = match self.random.below(12) {
+            0 => {
+                self.world.epoch.0 += 1;
+                self.world.epoch.0
+            }
+            1 => self.random.below(self.world.epoch.0 + 1),
+            _ => self.world.epoch.0,
+        };
+        self.world.nonces += u64::from(!self.random.is_one_in(4));
+        Input::BeginAttempt {
+            step_id,
+            nonce: Nonce::new(format!("n{}", self.world.nonces)).unwrap(),
+            epoch: LeaseEpoch(epoch),
+        }
+    }
+
+    /// Mostly the last grant reports; sometimes an old one.
+    fn report(&mut self) -> Option<Input> {
+        let attempt = if self.random.is_one_in(5) {
+            self.random.pick(&self.grants)?
+        } else {
+            self.grants.last()?.clone()
+        };
+        Some(match self.random.below(12) {
+            0 => Input::ReleaseAttempt { attempt },
+            1..=3 => Input::ToolEnded {
+                attempt,
+                end: self.tool_end(),
+            },
+            4..=7 => Input::Segment {
+                attempt,
+                event: self.segment_event()?,
+            },
+            _ => Input::SegmentEnded {
+                attempt,
+                end: self.segment_end(),
+            },
+        })
+    }
+
+    fn tool_end(&mut self) -> ToolCallEnd {
+        let text = "text".to_owned();
+        match self.random.below(6) {
+            0 => ToolCallEnd::Failed { error: text },
+            1 => ToolCallEnd::NotRun { error: text },
+            2 => ToolCallEnd::Unknown { detail: text },
+            _ => ToolCallEnd::Succeeded { output: text },
+        }
+    }
+
+    fn segment_event(&mut self) -> Option<SegmentEvent> {
+        let turn = self.world.state.turn.as_ref()?;
+        let ids: Vec<_> = turn
+            .calls
+            .iter()
+            .map(|it| it.record.tool_call_id.clone())
+            .collect();
+        let tool_call_id = self.random.pick(&ids)?;
+        Some(match self.random.below(3) {
+            0 => SegmentEvent::CallFinished {
+                tool_call_id,
+                outcome: match self.random.below(3) {
+                    0 => ToolOutcome::Failed {
+                        error: "no".to_owned(),
+                    },
+                    _ => ToolOutcome::Succeeded {
+                        output: "yes".to_owned(),
+                    },
+                },
+            },
+            _ => SegmentEvent::CallStarting { tool_call_id },
+        })
+    }
+
+    fn segment_end(&mut self) -> Result<RunModelOutcome, AttemptFailure> {
+        match self.random.below(10) {
+            0 => Err(failure(FailureClass::Options)),
+            1 | 2 => Err(failure(FailureClass::CliFailed)),
+            3 => Ok(completed("answer")),
+            _ => {
+                let count = 1 + self.random.below(4);
+                Ok(requested((0..count).map(|_| self.call()).collect()))
+            }
+        }
+    }
+
+    fn call(&mut self) -> RequestedCall {
+        self.calls += u64::from(!self.random.is_one_in(50));
+        let effects = [
+            ToolEffect::Read,
+            ToolEffect::IdempotentWrite,
+            ToolEffect::NonIdempotentWrite,
+            ToolEffect::Unclassified,
+        ];
+        let approvals = [
+            Approval::ByEffect,
+            Approval::Required,
+            Approval::NotRequired,
+            Approval::NotRequired,
+        ];
+        let places = [CallPlace::Step, CallPlace::Segment];
+        let policy = ToolPolicy {
+            effect: self.random.pick(&effects).unwrap(),
+            approval: self.random.pick(&approvals).unwrap(),
+        };
+        let place = self.random.pick(&places).unwrap();
+        call_with(&format!("c{}", self.calls), policy, place)
+    }
+
+    /// From here on everything goes well: what was accepted is answered, and nothing is stuck.
+    fn settle(&mut self) {
+        let label = self.world.label.clone();
+        self.world.label = format!("{label}, settling");
+        self.world.epoch.0 += 1;
+        for _ in 0..1_000 {
+            if self.world.state.status() == SessionStatus::Idle {
+                return;
+            }
+            for interrupt_id in self.world.open_interrupts() {
+                self.feed(Input::ResolveInterrupt(Resolution {
+                    interrupt_id,
+                    decision: Decision::Approve,
+                    decided_by: None,
+                    digest: None,
+                }));
+            }
+            match due_steps(&self.world.state).first().cloned() {
+                None => {}
+                Some(DueStep::StartTurn { .. }) => {
+                    self.world.start_turn();
+                }
+                Some(DueStep::RunModel { step_id, .. } | DueStep::CallTool { step_id, .. }) => {
+                    self.settle_step(step_id);
+                }
+            }
+        }
+        panic!("{label}: it never comes to rest: {:?}", self.world.state);
+    }
+
+    fn settle_step(&mut self, step_id: StepId) {
+        let world = &mut self.world;
+        world.now = world.now.max(world.state.due_at().unwrap());
+        world.nonces += 1;
+        let nonce = format!("n{}", world.nonces);
+        let reply = world.begin(step_id, &nonce, world.epoch);
+        let Reply::Granted(running) = reply else {
+            // A loss that it settled may have ended the Step or made it wait.
+            return;
+        };
+        let attempt = AttemptKey { step_id, running };
+        if matches!(world.turn().phase, Phase::RunModel(_)) {
+            world.end(&attempt, Ok(completed("at last")));
+        } else {
+            world.tool_ends(&attempt, succeeded());
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Answers to interrupts: who wins, and what a second answer gets.
+
+use super::*;
+use crate::record::{ArgumentsDigest, Decider};
+use crate::session::RESOLVER_BYTES_MAX;
+
+const WRITE: ToolEffect = ToolEffect::NonIdempotentWrite;
+
+fn reject(message: Option<&str>) -> Decision {
+    Decision::Reject {
+        message: message.map(str::to_owned),
+    }
+}
+
+fn waiting() -> World {
+    World::with_calls(vec![call("c1", WRITE, CallPlace::Step)])
+}
+
+fn interrupt() -> InterruptId {
+    InterruptId::of_call(TurnId::new(1), &call_id("c1"))
+}
+
+fn answer(decision: Decision) -> Resolution {
+    Resolution {
+        interrupt_id: interrupt(),
+        decision,
+        decided_by: None,
+        digest: None,
+    }
+}
+
+/// A rejected call never runs, and the model reads why.
+#[test]
+fn a_rejection_is_told_to_the_model_and_nothing_runs() {
+    for (message, kept, text) in [
+        (None, None, "The user rejected this call."),
+        (Some(""), None, "The user rejected this call."),
+        (
+            Some("too much"),
+            Some("too much"),
+            "The user rejected this call: too much",
+        ),
+    ] {
+        let mut world = waiting();
+        let reply = world.resolve("c1", reject(message)).unwrap();
+        assert_eq!(reply, Reply::InterruptResolved { duplicate: false });
+        let record = world.record("c1");
+        assert_eq!((record.status, record.starts), (CallStatus::Rejected, 0));
+        assert_eq!(world.outcome_of("c1").model_text(), text);
+        assert_eq!(record.decider.unwrap().decision, reject(kept));
+        assert!(matches!(
+            due_steps(&world.state).as_slice(),
+            [DueStep::RunModel { .. }]
+        ));
+    }
+}
+
+/// The first answer counts: the same one again is a duplicate, another one is refused.
+#[test]
+fn the_first_answer_counts() {
+    let other = |decision: Decision| Refusal::AlreadyResolved {
+        interrupt_id: interrupt(),
+        decision: Some(decision),
+        decided_by: None,
+    };
+    for (first, same, others) in [
+        (
+            Decision::Approve,
+            Decision::Approve,
+            [reject(None), reject(Some("no"))],
+        ),
+        (
+            reject(None),
+            reject(Some("")),
+            [Decision::Approve, reject(Some("no"))],
+        ),
+        (
+            reject(Some("no")),
+            reject(Some("no")),
+            [Decision::Approve, reject(None)],
+        ),
+    ] {
+        let mut world = waiting();
+        world.resolve("c1", first.clone()).unwrap();
+        let before = (world.state.clone(), world.commits);
+        let again = world.resolve("c1", same).unwrap();
+        assert_eq!(again, Reply::InterruptResolved { duplicate: true });
+        for decision in others {
+            let refusal = refused(world.resolve("c1", decision));
+            assert_eq!(refusal, other(first.clone()));
+        }
+        assert_eq!((world.state.clone(), world.commits), before);
+    }
+}
+
+/// A duplicate stays a duplicate while the call runs and after it ended.
+#[test]
+fn an_approval_may_be_repeated_until_the_turn_ends() {
+    let mut world = waiting();
+    world.approve("c1");
+    let attempt = world.begin_due();
+    let duplicate = Reply::InterruptResolved { duplicate: true };
+    let again = world.resolve("c1", Decision::Approve).unwrap();
+    assert_eq!(again, duplicate);
+    world.tool_ends(&attempt, succeeded());
+    let again = world.resolve("c1", Decision::Approve).unwrap();
+    assert_eq!(again, duplicate);
+}
+
+/// An id that is not open in this turn is unknown: made up, of a call without approval, of an
+/// earlier turn.
+#[test]
+fn an_answer_to_nothing_is_refused() {
+    let mut world = World::with_calls(vec![
+        free_call("free", ToolEffect::IdempotentWrite, CallPlace::Step),
+        call("c1", WRITE, CallPlace::Step),
+    ]);
+    for text in ["", "t1/other", "t2/c1", "c1", "t1/free"] {
+        let interrupt_id = InterruptId::from_client(text);
+        let resolution = Resolution {
+            interrupt_id: interrupt_id.clone(),
+            ..answer(Decision::Approve)
+        };
+        let refusal = refused(world.apply(Input::ResolveInterrupt(resolution)));
+        assert_eq!(refusal, Refusal::UnknownInterrupt { interrupt_id });
+    }
+    world.reject("c1");
+    let attempt = world.begin_due();
+    world.tool_ends(&attempt, succeeded());
+    world.answer("done");
+    let late = world.apply(Input::ResolveInterrupt(answer(Decision::Approve)));
+    let interrupt_id = interrupt();
+    assert_eq!(refused(late), Refusal::UnknownInterrupt { interrupt_id });
+}
+
+/// G4: an answer that was given for another input is refused; the right digest is taken.
+#[test]
+fn an_answer_holds_for_the_input_that_was_seen() {
+    let mut world = waiting();
+    let digest = |arguments| ArgumentsDigest::of(&SessionId::new("s").unwrap(), "tool", arguments);
+    let wrong = Resolution {
+        digest: Some(digest(r#"{"for":"c2"}"#)),
+        ..answer(Decision::Approve)
+    };
+    let refusal = refused(world.apply(Input::ResolveInterrupt(wrong)));
+    let interrupt_id = interrupt();
+    assert_eq!(refusal, Refusal::DigestMismatch { interrupt_id });
+    assert_eq!(world.status("c1"), CallStatus::Requested);
+    let right = Resolution {
+        digest: Some(digest(r#"{"for":"c1"}"#)),
+        ..answer(Decision::Approve)
+    };
+    let reply = world.apply(Input::ResolveInterrupt(right)).unwrap();
+    assert_eq!(reply, Reply::InterruptResolved { duplicate: false });
+}
+
+/// Who decided, and when, is kept with the record.
+#[test]
+fn a_decision_is_kept_with_its_person_and_time() {
+    let mut world = waiting();
+    world.wait(Duration::from_secs(3_600));
+    let resolution = Resolution {
+        decided_by: Some("ann".to_owned()),
+        ..answer(Decision::Approve)
+    };
+    world.apply(Input::ResolveInterrupt(resolution)).unwrap();
+    let expected = Decider::new(Decision::Approve, Some("ann".to_owned()), world.now);
+    assert_eq!(world.record("c1").decider, Some(expected));
+    let refusal = refused(world.resolve("c1", reject(None)));
+    assert_eq!(
+        refusal,
+        Refusal::AlreadyResolved {
+            interrupt_id: interrupt(),
+            decision: Some(Decision::Approve),
+            decided_by: Some("ann".to_owned()),
+        }
+    );
+}
+
+/// Names and messages have a longest length.
+#[test]
+fn an_answer_has_a_longest_length() {
+    let mut world = waiting();
+    let long = "x".repeat(RESOLVER_BYTES_MAX + 1);
+    let by = Resolution {
+        decided_by: Some(long.clone()),
+        ..answer(Decision::Approve)
+    };
+    for (resolution, field) in [
+        (by, "decided_by"),
+        (answer(reject(Some(&long))), "the rejection message"),
+    ] {
+        let refusal = refused(world.apply(Input::ResolveInterrupt(resolution)));
+        let bytes_max = RESOLVER_BYTES_MAX;
+        assert_eq!(refusal, Refusal::FieldTooLong { field, bytes_max });
+    }
+    assert_eq!(world.status("c1"), CallStatus::Requested);
+}
+
+/// The turn goes on when the last answer is given, whatever the order.
+#[test]
+fn answers_may_come_in_any_order() {
+    let mut world = World::with_calls(vec![
+        call("c1", WRITE, CallPlace::Step),
+        call("c2", WRITE, CallPlace::Segment),
+        call("c3", WRITE, CallPlace::Step),
+    ]);
+    world.reject("c3");
+    world.approve("c2");
+    assert_eq!(world.state.status(), SessionStatus::AwaitingApproval);
+    world.reject("c1");
+    assert!(matches!(
+        due_steps(&world.state).as_slice(),
+        [DueStep::RunModel { .. }]
+    ));
+    assert_eq!(
+        world.statuses(&["c1", "c2", "c3"]),
+        [
+            CallStatus::Rejected,
+            CallStatus::Decided,
+            CallStatus::Rejected
+        ]
+    );
+}

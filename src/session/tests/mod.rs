@@ -1,0 +1,589 @@
+//! The session machine, stepped by hand on virtual time over a strict store that holds everything.
+
+mod attempts;
+mod calls;
+mod formats;
+mod histories;
+mod interrupts;
+mod limits;
+mod queue;
+mod segment_calls;
+mod turns;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::{
+    ActiveTurn, AttemptKey, DueStep, Input, Phase, QUEUE_MESSAGES_MAX, ReduceError, Refusal, Reply,
+    Resolution, RunningAttempt, STATE_BYTES_MAX, SessionState, create, due_steps, reduce,
+};
+use crate::event::{EventKind, SessionEvent};
+use crate::failure::{AttemptFailure, FailureClass};
+use crate::ids::{
+    ChunkId, FlowType, InterruptId, LeaseEpoch, MessageId, Nonce, SessionId, StepId, Timestamp,
+    ToolCallId, TurnId,
+};
+use crate::policy::{Approval, ToolEffect, ToolPolicy};
+use crate::record::{
+    CallRecord, CallStatus, Decision, FrameworkItem, MessageRole, NOT_RUN_PREFIX, StoredMessage,
+    ToolOutcome, decode_chunk,
+};
+use crate::store::{Chunk, Commit, RowChange, RowKey, RowKind, SessionStatus};
+use crate::turn::{
+    CallPlace, NewMessage, RequestedCall, RunModelOutcome, SegmentEvent, ToolCallEnd, Usage,
+};
+
+/// When the virtual clock starts.
+const START: Timestamp = Timestamp(1_000_000);
+
+/// A session and all that was committed for it. Every commit is checked against the rules that hold
+/// after any input, so each test of this module checks them.
+struct World {
+    /// Said in every failure, so that a random history can be played again.
+    label: String,
+    now: Timestamp,
+    state: SessionState,
+    events: Vec<SessionEvent>,
+    rows: BTreeMap<RowKey, Vec<u8>>,
+    chunks: BTreeMap<ChunkId, Chunk>,
+    told: Told,
+    /// The records that the last commit wrote, and those that are not final.
+    to_check: BTreeSet<String>,
+    commits: u64,
+    nonces: u64,
+    epoch: LeaseEpoch,
+}
+
+/// What the events said so far.
+#[derive(Default)]
+struct Told {
+    started: BTreeSet<(TurnId, ToolCallId)>,
+    finished: BTreeMap<(TurnId, ToolCallId), CallStatus>,
+    accepted: Vec<MessageId>,
+    consumed: Vec<MessageId>,
+}
+
+impl World {
+    fn new() -> Self {
+        Self::labelled("by hand".to_owned())
+    }
+
+    fn labelled(label: String) -> Self {
+        let created = create(
+            SessionId::new("s").unwrap(),
+            FlowType::new("Flow").unwrap(),
+            None,
+            BTreeMap::new(),
+            "digest".to_owned(),
+            START,
+        );
+        let mut world = Self {
+            label,
+            now: START,
+            state: created.state.clone(),
+            events: Vec::new(),
+            rows: BTreeMap::new(),
+            chunks: BTreeMap::new(),
+            told: Told::default(),
+            to_check: BTreeSet::new(),
+            commits: 0,
+            nonces: 0,
+            epoch: LeaseEpoch(1),
+        };
+        world.commit(created.to_commit().unwrap());
+        world
+    }
+
+    /// A session whose first message is accepted.
+    fn started() -> Self {
+        let mut world = Self::new();
+        world.send("hello");
+        world
+    }
+
+    /// A session whose first segment asked for these calls.
+    fn with_calls(calls: Vec<RequestedCall>) -> Self {
+        let mut world = Self::started();
+        world.ask_for(calls);
+        world
+    }
+
+    /// Reduces an input and commits the result; a reduction without change must change nothing.
+    fn apply(&mut self, input: Input) -> Result<Reply, ReduceError> {
+        let label = self.label.clone();
+        let reduction = reduce(&self.state, input, self.now)?;
+        if reduction.is_unchanged() {
+            assert_eq!(reduction.state, self.state, "{label}");
+            assert_eq!(reduction.events(), [], "{label}");
+            return Ok(reduction.reply);
+        }
+        let commit = reduction
+            .to_commit()
+            .unwrap_or_else(|bug| panic!("{label}: {bug}"));
+        self.state = SessionState::read(&commit.state).unwrap();
+        assert_eq!(
+            self.state, reduction.state,
+            "{label}: a state is stored whole"
+        );
+        self.commit(commit);
+        self.check();
+        Ok(reduction.reply)
+    }
+
+    /// As a strict store does it.
+    fn commit(&mut self, commit: Commit) {
+        let label = &self.label;
+        self.commits += 1;
+        for chunk in commit.chunks {
+            assert!(
+                chunk.parent.is_none_or(|it| self.chunks.contains_key(&it)),
+                "{label}: a chunk follows one that exists"
+            );
+            let old = self.chunks.insert(chunk.id, chunk);
+            assert!(old.is_none(), "{label}: a chunk id is used once");
+        }
+        if let Some(head) = commit.head {
+            assert!(self.chunks.contains_key(&head), "{label}: the head exists");
+        }
+        for change in commit.rows {
+            match change {
+                RowChange::Put(key, value) => {
+                    if let Some(old) = self.rows.get(&key) {
+                        check_replaced(label, &key, old, &value);
+                    }
+                    if key.kind == RowKind::Record {
+                        self.to_check.insert(key.key.clone());
+                    }
+                    self.rows.insert(key, value);
+                }
+                RowChange::Delete(key) => {
+                    let old = self.rows.remove(&key);
+                    assert!(old.is_some(), "{label}: a row that is deleted was there");
+                }
+            }
+        }
+        for row in commit.events {
+            let event: SessionEvent = serde_json::from_slice(&row.bytes).unwrap();
+            assert_eq!(event.cursor, row.cursor, "{label}");
+            assert_eq!(
+                event.cursor.0,
+                self.events.len() as u64 + 1,
+                "{label}: G13: cursors have no gap"
+            );
+            self.told.hear(label, &event);
+            self.events.push(event);
+        }
+    }
+
+    /// The rules that hold after every commit.
+    fn check(&mut self) {
+        for key in std::mem::take(&mut self.to_check) {
+            if !self.check_call(&key).is_final() {
+                self.to_check.insert(key);
+            }
+        }
+        self.check_messages();
+        let label = &self.label;
+        assert!(
+            self.state.write().unwrap().len() <= STATE_BYTES_MAX,
+            "{label}: a state is small"
+        );
+        let due = due_steps(&self.state);
+        let expected = match &self.state.turn {
+            None if self.state.queue.is_empty() => SessionStatus::Idle,
+            Some(_) if due.is_empty() => SessionStatus::AwaitingApproval,
+            None | Some(_) => SessionStatus::Running,
+        };
+        assert_eq!(self.state.status(), expected, "{label}");
+        assert_eq!(self.state.due_at().is_none(), due.is_empty(), "{label}");
+        if expected == SessionStatus::AwaitingApproval {
+            assert!(
+                !self.open_interrupts().is_empty(),
+                "{label}: who waits for people has asked them"
+            );
+        }
+        let due_calls = due
+            .iter()
+            .filter(|it| matches!(it, DueStep::CallTool { .. }));
+        assert!(
+            due_calls.count() <= 1,
+            "{label}: calls of a reply run one by one"
+        );
+    }
+
+    /// G1, G2, one finished event per call, no call left open by a turn that is over.
+    fn check_call(&self, key: &str) -> CallStatus {
+        let label = &self.label;
+        let bytes = &self.rows[&row(RowKind::Record, key)];
+        let record: CallRecord = serde_json::from_slice(bytes).unwrap();
+        let is_write = record.policy.effect != ToolEffect::Read;
+        let starts_max = if record.policy.effect.is_single_attempt() {
+            1
+        } else {
+            3
+        };
+        assert!(record.starts <= starts_max, "{label}: G1, G2: {key}");
+        let call = (record.turn_id, record.tool_call_id.clone());
+        assert_eq!(
+            self.told.started.contains(&call),
+            record.starts > 0,
+            "{label}: a start is announced: {key}"
+        );
+        let is_over = record.status.is_final();
+        let status = is_over.then_some(record.status);
+        let said = self.told.finished.get(&call).copied();
+        assert_eq!(said, status, "{label}: an end is announced: {key}");
+        let outcome = self.outcome(key);
+        let stored = outcome.as_ref().map(ToolOutcome::status);
+        assert_eq!(stored, status, "{label}: an end is stored: {key}");
+        let turn_id = self.state.turn.as_ref().map(|it| it.turn_id);
+        let is_active = turn_id == Some(record.turn_id);
+        assert!(is_over || is_active, "{label}: left open: {key}");
+        // The last start of a Step may be known not to have run; earlier ones are not.
+        let known = u32::from(record.place == CallPlace::Step);
+        let may_have_run = is_write && record.starts > known;
+        let says_safe = outcome.is_some_and(|it| it.model_text().starts_with(NOT_RUN_PREFIX));
+        assert!(
+            !(says_safe && may_have_run),
+            "{label}: called safe to call again after a start: {key}"
+        );
+        record.status
+    }
+
+    /// G6: each message is consumed by one turn, in order, or waits.
+    fn check_messages(&self) {
+        let label = &self.label;
+        let Told {
+            accepted, consumed, ..
+        } = &self.told;
+        let waiting: Vec<_> = self.state.queue.iter().map(|it| it.message_id).collect();
+        assert_eq!(accepted[..consumed.len()], *consumed, "{label}: G6");
+        assert_eq!(accepted[consumed.len()..], waiting, "{label}: G6");
+        for message_id in &waiting {
+            let key = row(RowKind::Message, &message_id.to_string());
+            assert!(self.rows.contains_key(&key), "{label}: G6: no text");
+        }
+        assert!(waiting.len() <= QUEUE_MESSAGES_MAX, "{label}");
+    }
+
+    fn wait(&mut self, time: Duration) {
+        self.now = self.now.after(time);
+    }
+
+    fn send(&mut self, text: &str) -> MessageId {
+        match self.try_send(text).unwrap() {
+            Reply::MessageAccepted { message_id, .. } => message_id,
+            other => panic!("a message was answered by {other:?}"),
+        }
+    }
+
+    fn try_send(&mut self, text: &str) -> Result<Reply, ReduceError> {
+        self.apply(Input::SendUserMessage {
+            text: text.to_owned(),
+        })
+    }
+
+    /// Takes the first queued message as the owner does.
+    fn start_turn(&mut self) -> Reply {
+        let message_id = self.state.queue[0].message_id;
+        let key = row(RowKind::Message, &message_id.to_string());
+        let text = String::from_utf8(self.rows[&key].clone()).unwrap();
+        self.apply(Input::StartTurn { message_id, text }).unwrap()
+    }
+
+    fn begin(&mut self, step_id: StepId, nonce: &str, epoch: LeaseEpoch) -> Reply {
+        self.apply(Input::BeginAttempt {
+            step_id,
+            nonce: Nonce::new(nonce).unwrap(),
+            epoch,
+        })
+        .unwrap()
+    }
+
+    /// The one Step that is due.
+    fn due_step(&self) -> StepId {
+        match due_steps(&self.state).as_slice() {
+            [due] => due.step_id().unwrap(),
+            other => panic!("not one Step is due: {other:?}"),
+        }
+    }
+
+    /// Begins the one Step that is due, as soon as it may.
+    fn begin_due(&mut self) -> AttemptKey {
+        let step_id = self.due_step();
+        self.now = self.now.max(self.state.due_at().unwrap());
+        self.nonces += 1;
+        let nonce = format!("n{}", self.nonces);
+        match self.begin(step_id, &nonce, self.epoch) {
+            Reply::Granted(running) => AttemptKey { step_id, running },
+            other => panic!("an attempt was answered by {other:?}"),
+        }
+    }
+
+    /// The owner died; the next one asks for the one Step that is due.
+    fn crash_and_begin(&mut self) -> Reply {
+        self.epoch.0 += 1;
+        self.nonces += 1;
+        let nonce = format!("n{}", self.nonces);
+        self.begin(self.due_step(), &nonce, self.epoch)
+    }
+
+    fn end(&mut self, attempt: &AttemptKey, end: Result<RunModelOutcome, AttemptFailure>) -> Reply {
+        let attempt = attempt.clone();
+        self.apply(Input::SegmentEnded { attempt, end }).unwrap()
+    }
+
+    fn report(&mut self, attempt: &AttemptKey, event: SegmentEvent) -> Reply {
+        let attempt = attempt.clone();
+        self.apply(Input::Segment { attempt, event }).unwrap()
+    }
+
+    fn tool_ends(&mut self, attempt: &AttemptKey, end: ToolCallEnd) -> Reply {
+        let attempt = attempt.clone();
+        self.apply(Input::ToolEnded { attempt, end }).unwrap()
+    }
+
+    /// Runs the due segment: the model answers.
+    fn answer(&mut self, text: &str) {
+        let attempt = self.begin_due();
+        assert_eq!(self.end(&attempt, Ok(completed(text))), Reply::Done);
+    }
+
+    /// Runs the due segment: the model asks for calls.
+    fn ask_for(&mut self, calls: Vec<RequestedCall>) {
+        let attempt = self.begin_due();
+        assert_eq!(self.end(&attempt, Ok(requested(calls))), Reply::Done);
+    }
+
+    /// Fails the due segment for good.
+    fn fail_turn(&mut self) {
+        let attempt = self.begin_due();
+        let failure = AttemptFailure::new(FailureClass::Options, "for the test");
+        assert_eq!(self.end(&attempt, Err(failure)), Reply::Done);
+    }
+
+    fn resolve(&mut self, call: &str, decision: Decision) -> Result<Reply, ReduceError> {
+        let turn_id = self.turn().turn_id;
+        self.apply(Input::ResolveInterrupt(Resolution {
+            interrupt_id: InterruptId::of_call(turn_id, &call_id(call)),
+            decision,
+            decided_by: None,
+            digest: None,
+        }))
+    }
+
+    fn approve(&mut self, call: &str) {
+        let reply = self.resolve(call, Decision::Approve).unwrap();
+        assert_eq!(reply, Reply::InterruptResolved { duplicate: false });
+    }
+
+    fn reject(&mut self, call: &str) {
+        let decision = Decision::Reject { message: None };
+        let reply = self.resolve(call, decision).unwrap();
+        assert_eq!(reply, Reply::InterruptResolved { duplicate: false });
+    }
+
+    fn turn(&self) -> &ActiveTurn {
+        self.state.turn.as_ref().unwrap()
+    }
+
+    /// Where a call of any turn stands; the last turn that used the id counts.
+    fn record(&self, call: &str) -> CallRecord {
+        let mut records = self.records();
+        records.retain(|_, it| it.tool_call_id == call_id(call));
+        records.into_values().next_back().unwrap()
+    }
+
+    fn status(&self, call: &str) -> CallStatus {
+        self.record(call).status
+    }
+
+    fn statuses(&self, calls: &[&str]) -> Vec<CallStatus> {
+        calls.iter().map(|it| self.status(it)).collect()
+    }
+
+    fn records(&self) -> BTreeMap<&str, CallRecord> {
+        self.rows
+            .iter()
+            .filter(|(key, _)| key.kind == RowKind::Record)
+            .map(|(key, value)| (key.key.as_str(), serde_json::from_slice(value).unwrap()))
+            .collect()
+    }
+
+    fn outcome(&self, key: &str) -> Option<ToolOutcome> {
+        self.rows
+            .get(&row(RowKind::Output, key))
+            .map(|it| serde_json::from_slice(it).unwrap())
+    }
+
+    /// How a call of the first turn ended.
+    fn outcome_of(&self, call: &str) -> ToolOutcome {
+        self.outcome(&format!("t1/{call}")).unwrap()
+    }
+
+    fn open_interrupts(&self) -> Vec<InterruptId> {
+        let calls = self.state.turn.as_ref().map_or(&[][..], |it| &it.calls);
+        calls
+            .iter()
+            .filter(|it| matches!(it.step, super::CallStep::AwaitToolApproval(_)))
+            .map(super::CallState::interrupt_id)
+            .collect()
+    }
+
+    /// The conversation behind the head, oldest first.
+    fn messages(&self) -> Vec<StoredMessage> {
+        let mut pages = Vec::new();
+        let mut next = self.state.head;
+        while let Some(id) = next {
+            let chunk = &self.chunks[&id];
+            pages.push(decode_chunk(&chunk.bytes).unwrap());
+            next = chunk.parent;
+        }
+        pages.into_iter().rev().flatten().collect()
+    }
+
+    fn texts(&self) -> Vec<(MessageRole, String)> {
+        let messages = self.messages().into_iter();
+        messages.map(|it| (it.role, it.text)).collect()
+    }
+
+    /// The kinds of the events after a cursor.
+    fn kinds_since(&self, cursor: usize) -> Vec<EventKind> {
+        self.events[cursor..]
+            .iter()
+            .map(|it| it.kind.clone())
+            .collect()
+    }
+}
+
+impl Told {
+    fn hear(&mut self, label: &str, event: &SessionEvent) {
+        match &event.kind {
+            EventKind::MessageQueued { message_id } => self.accepted.push(*message_id),
+            EventKind::TurnStarted { message_id } => self.consumed.push(*message_id),
+            EventKind::ToolCallStarted { tool_call_id, .. } => {
+                let call = (event.turn_id.unwrap(), tool_call_id.clone());
+                let is_over = self.finished.contains_key(&call);
+                assert!(!is_over, "{label}: started when it was over: {event:?}");
+                self.started.insert(call);
+            }
+            EventKind::ToolCallFinished {
+                tool_call_id,
+                status,
+            } => {
+                let call = (event.turn_id.unwrap(), tool_call_id.clone());
+                let other = self.finished.insert(call, *status);
+                assert_eq!(other, None, "{label}: finished once: {event:?}");
+            }
+            _ => {}
+        }
+    }
+}
+
+/// N34: a record that has ended is never written again, and an output never replaced.
+fn check_replaced(label: &str, key: &RowKey, old: &[u8], new: &[u8]) {
+    match key.kind {
+        RowKind::Record => {
+            let read = |bytes| serde_json::from_slice::<CallRecord>(bytes).unwrap();
+            let (old, new) = (read(old), read(new));
+            assert!(
+                !old.status.is_final() || old == new,
+                "{label}: N34: {old:?} became {new:?}"
+            );
+            assert!(new.starts >= old.starts, "{label}: {old:?} became {new:?}");
+        }
+        RowKind::Output | RowKind::Arguments | RowKind::Message => {
+            panic!("{label}: row {key:?} was replaced");
+        }
+        RowKind::Receipt => {}
+    }
+}
+
+fn row(kind: RowKind, key: &str) -> RowKey {
+    RowKey {
+        kind,
+        key: key.to_owned(),
+    }
+}
+
+fn call_id(text: &str) -> ToolCallId {
+    ToolCallId::new(text).unwrap()
+}
+
+/// A call with an approval rule that follows from its effect.
+fn call(id: &str, effect: ToolEffect, place: CallPlace) -> RequestedCall {
+    call_with(id, ToolPolicy::new(effect), place)
+}
+
+/// A call that no person is asked about.
+fn free_call(id: &str, effect: ToolEffect, place: CallPlace) -> RequestedCall {
+    let policy = ToolPolicy::new(effect).with_approval(Approval::NotRequired);
+    call_with(id, policy, place)
+}
+
+/// A call that a person is asked about.
+fn asked_call(id: &str, effect: ToolEffect, place: CallPlace) -> RequestedCall {
+    let policy = ToolPolicy::new(effect).with_approval(Approval::Required);
+    call_with(id, policy, place)
+}
+
+fn call_with(id: &str, policy: ToolPolicy, place: CallPlace) -> RequestedCall {
+    RequestedCall {
+        tool_call_id: call_id(id),
+        tool_name: "tool".to_owned(),
+        arguments: format!(r#"{{"for":"{id}"}}"#),
+        policy,
+        place,
+    }
+}
+
+fn usage() -> Usage {
+    Usage {
+        input_tokens: 10,
+        output_tokens: 1,
+        model_calls: 1,
+        ..Usage::default()
+    }
+}
+
+fn said(text: &str) -> NewMessage {
+    NewMessage {
+        role: MessageRole::Assistant,
+        text: text.to_owned(),
+        tool_call_id: None,
+        item: FrameworkItem::from_text(r#"{"kind":"test"}"#.to_owned()).unwrap(),
+    }
+}
+
+fn completed(text: &str) -> RunModelOutcome {
+    RunModelOutcome::TurnCompleted {
+        messages: vec![said(text)],
+        usage: usage(),
+    }
+}
+
+fn requested(calls: Vec<RequestedCall>) -> RunModelOutcome {
+    RunModelOutcome::ToolCallsRequested {
+        calls,
+        messages: vec![said("I will call tools")],
+        usage: usage(),
+    }
+}
+
+fn failure(class: FailureClass) -> AttemptFailure {
+    AttemptFailure::new(class, "for the test")
+}
+
+fn succeeded() -> ToolCallEnd {
+    ToolCallEnd::Succeeded {
+        output: "done".to_owned(),
+    }
+}
+
+fn refused(result: Result<Reply, ReduceError>) -> Refusal {
+    match result {
+        Err(ReduceError::Refused(refusal)) => refusal,
+        Err(ReduceError::Bug(bug)) => panic!("{bug}"),
+        Ok(reply) => panic!("not refused: {reply:?}"),
+    }
+}

@@ -1,0 +1,362 @@
+//! A world for one test: an engine, a store, tools whose effects are counted outside, and a CLI:
+//! the fake one in the process, or the real one on a scripted Messages API.
+
+mod tools;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use abide::client::{AgentSessionClient, Observed, ResolveInterrupt, StartSession};
+use abide::engine::LocalEngine;
+use abide::event::{EventKind, SessionEvent};
+use abide::flow::{AgentSessionFlow, FlowRegistry, SessionOptions};
+use abide::ids::{EventCursor, FlowType, SessionId};
+use abide::record::{MessageRole, ToolOutcome};
+use abide::runner::{ClaudeAgentOptions, ClaudeAgentRunner, CliEnvironment};
+use abide::snapshot::{AgentSnapshot, PendingInterrupt};
+use abide::store::{MemoryStateStore, RowKey, RowKind, StateStore};
+use abide::testing::launcher::{FakeCliHandle, FakeCliLauncher};
+use abide::testing::messages_api::{ModelScript, ScriptedMessagesApi};
+use abide::testing::real_cli::{RealCli, isolated_environment};
+use abide::transport::{CliLauncher, SubprocessLauncher};
+use tempfile::TempDir;
+
+pub(crate) use tools::Effects;
+
+/// What a test needs of the world around the crate.
+pub(crate) struct World {
+    pub(crate) effects: Effects,
+    pub(crate) store: Arc<dyn StateStore>,
+    pub(crate) cli: Cli,
+    engine: Option<LocalEngine>,
+    directory: TempDir,
+}
+
+/// Which CLI the world has.
+pub(crate) enum Cli {
+    Fake {
+        launcher: Arc<FakeCliLauncher>,
+        handle: FakeCliHandle,
+    },
+    Real {
+        program: PathBuf,
+        api: ScriptedMessagesApi,
+    },
+}
+
+impl World {
+    /// A world with the fake CLI.
+    pub(crate) async fn fake() -> Self {
+        Self::fake_over(Arc::new(MemoryStateStore::new())).await
+    }
+
+    /// A world with the fake CLI over this store.
+    pub(crate) async fn fake_over(store: Arc<dyn StateStore>) -> Self {
+        let launcher = Arc::new(FakeCliLauncher::new());
+        let handle = launcher.handle();
+        Self::with_cli(Cli::Fake { launcher, handle }, store).await
+    }
+
+    /// A world with the real CLI; `None`, said aloud, where there is none and none is required.
+    pub(crate) async fn real(version: &str) -> Option<Self> {
+        let program = real_cli(version)?.program().to_owned();
+        let api = ScriptedMessagesApi::start(ModelScript::commands())
+            .await
+            .expect("the API starts");
+        Some(
+            Self::with_cli(
+                Cli::Real { program, api },
+                Arc::new(MemoryStateStore::new()),
+            )
+            .await,
+        )
+    }
+
+    async fn with_cli(cli: Cli, store: Arc<dyn StateStore>) -> Self {
+        let directory = TempDir::new().expect("a temporary directory");
+        for name in ["home", "work", "runs"] {
+            std::fs::create_dir(directory.path().join(name)).expect("a directory");
+        }
+        let mut world = Self {
+            effects: Effects::default(),
+            store,
+            cli,
+            engine: None,
+            directory,
+        };
+        world.start_engine().await;
+        world
+    }
+
+    /// Starts an engine over the world's store, with a new HOME each time, as on another worker.
+    pub(crate) async fn start_engine(&mut self) {
+        let store = Arc::clone(&self.store);
+        self.start_engine_over(store).await;
+    }
+
+    /// Starts an engine over another store in front of the world's.
+    pub(crate) async fn start_engine_over(&mut self, store: Arc<dyn StateStore>) {
+        let flow = AgentSessionFlow::new("Test", self.runner(), SessionOptions::default())
+            .expect("a flow");
+        let registry = FlowRegistry::new().register(flow).expect("a registry");
+        self.engine = Some(
+            LocalEngine::start(registry, store)
+                .await
+                .expect("an engine"),
+        );
+    }
+
+    fn runner(&self) -> ClaudeAgentRunner {
+        let home = TempDir::new_in(self.directory.path())
+            .expect("a home")
+            .keep();
+        let options = ClaudeAgentOptions::new(self.directory.path().join("work"))
+            .with_model("claude-sonnet-5")
+            .with_tools(["Bash", "Read"]);
+        let (options, launcher): (_, Arc<dyn CliLauncher>) = match &self.cli {
+            Cli::Fake { launcher, .. } => (
+                options.with_environment(CliEnvironment::empty()),
+                Arc::clone(launcher) as Arc<dyn CliLauncher>,
+            ),
+            Cli::Real { program, api } => {
+                let mut environment = CliEnvironment::empty();
+                for (name, value) in isolated_environment(&api.base_url(), &home) {
+                    environment = environment.set(name, value);
+                }
+                let launcher = SubprocessLauncher::new(program)
+                    .with_work_root(self.directory.path().join("runs"));
+                (options.with_environment(environment), Arc::new(launcher))
+            }
+        };
+        let mut builder = ClaudeAgentRunner::builder(options).launcher(launcher);
+        for tool in tools::all(&self.effects) {
+            builder = builder.custom_tool(tool);
+        }
+        builder.build().expect("a runner")
+    }
+
+    /// Ends the engine as the death of its worker would.
+    pub(crate) fn crash(&mut self) {
+        self.engine = None;
+    }
+
+    /// Ends the engine in order.
+    pub(crate) async fn shut_down(&mut self) {
+        if let Some(engine) = self.engine.take() {
+            engine.shutdown().await;
+        }
+    }
+
+    /// A client that needs no engine.
+    pub(crate) fn client(&self) -> AgentSessionClient {
+        AgentSessionClient::new(Arc::clone(&self.store))
+    }
+
+    /// The running engine's client, with live text.
+    pub(crate) fn engine_client(&self) -> AgentSessionClient {
+        self.engine.as_ref().expect("an engine runs").client()
+    }
+
+    /// A path in the CLI's working directory.
+    pub(crate) fn work_path(&self, name: &str) -> PathBuf {
+        self.directory.path().join("work").join(name)
+    }
+
+    /// How often a shell command of the scenario ran: each adds a line to `marker`.
+    pub(crate) fn bash_runs(&self) -> usize {
+        match &self.cli {
+            Cli::Fake { handle, .. } => handle
+                .effects()
+                .iter()
+                .filter(|it| it.tool == "Bash")
+                .count(),
+            Cli::Real { .. } => {
+                std::fs::read_to_string(self.work_path("marker")).map_or(0, |it| it.lines().count())
+            }
+        }
+    }
+
+    pub(crate) fn open_gate(&self, name: &str) {
+        match &self.cli {
+            Cli::Fake { handle, .. } => handle.open_gate(name),
+            Cli::Real { api, .. } => api.gate(name).open(),
+        }
+    }
+
+    /// How many CLI processes were started.
+    pub(crate) fn launches(&self) -> Option<usize> {
+        match &self.cli {
+            Cli::Fake { handle, .. } => Some(handle.launches().len()),
+            Cli::Real { .. } => None,
+        }
+    }
+
+    /// Checks what neither CLI forgives: a broken protocol, a request that no script serves.
+    pub(crate) async fn check_cli(&mut self) {
+        self.shut_down().await;
+        match &self.cli {
+            Cli::Fake { handle, .. } => assert_eq!(handle.violations(), Vec::<String>::new()),
+            Cli::Real { api, .. } => api.assert_all_served(),
+        }
+    }
+
+    pub(crate) async fn start_session(&self, id: &str, message: &str) -> SessionId {
+        let session = SessionId::new(id).expect("a session id");
+        let flow_type = FlowType::new("Test").expect("a flow type");
+        let start = StartSession::new(session.clone(), flow_type).with_initial_message(message);
+        assert!(
+            self.client()
+                .start_session(start)
+                .await
+                .expect("the session starts")
+        );
+        session
+    }
+
+    pub(crate) async fn send(&self, session: &SessionId, text: &str) {
+        self.client()
+            .send_user_message(session, text, None)
+            .await
+            .expect("the message is accepted");
+    }
+
+    pub(crate) async fn snapshot(&self, session: &SessionId) -> AgentSnapshot {
+        self.client().snapshot(session).await.expect("a snapshot")
+    }
+
+    /// Waits for the first event that fits, from the beginning of the log.
+    pub(crate) async fn wait_for(
+        &self,
+        session: &SessionId,
+        fits: impl FnMut(&SessionEvent) -> bool,
+    ) -> SessionEvent {
+        wait_for_event(&self.client(), session, fits).await
+    }
+
+    /// Waits until the n-th turn is over.
+    pub(crate) async fn wait_for_turns(&self, session: &SessionId, turns: usize) {
+        let mut over = 0;
+        self.wait_for(session, |event| {
+            over += usize::from(ends_turn(&event.kind));
+            over == turns
+        })
+        .await;
+    }
+
+    /// Waits for an interrupt that is open, and returns it.
+    pub(crate) async fn wait_for_interrupt(&self, session: &SessionId) -> PendingInterrupt {
+        let client = self.client();
+        let mut events = client
+            .events(session, EventCursor(0))
+            .await
+            .expect("events");
+        loop {
+            if let Some(open) = self.snapshot(session).await.pending_interrupts.pop() {
+                return open;
+            }
+            next_event(&mut events).await;
+        }
+    }
+
+    pub(crate) async fn approve(&self, session: &SessionId) {
+        let open = self.wait_for_interrupt(session).await;
+        let answer = ResolveInterrupt::approve(open.interrupt_id).for_digest(open.digest);
+        assert!(
+            self.client()
+                .resolve_interrupt(session, answer)
+                .await
+                .expect("the approval is taken")
+        );
+    }
+
+    pub(crate) async fn reject(&self, session: &SessionId, message: &str) {
+        let open = self.wait_for_interrupt(session).await;
+        let answer = ResolveInterrupt::reject(open.interrupt_id, Some(message.to_owned()));
+        assert!(
+            self.client()
+                .resolve_interrupt(session, answer)
+                .await
+                .expect("the rejection is taken")
+        );
+    }
+
+    /// The conversation as a person reads it: who said what.
+    pub(crate) async fn conversation(&self, session: &SessionId) -> Vec<(MessageRole, String)> {
+        let messages = self.snapshot(session).await.messages;
+        messages.into_iter().map(|it| (it.role, it.text)).collect()
+    }
+
+    /// What the model said last.
+    pub(crate) async fn last_answer(&self, session: &SessionId) -> String {
+        let messages = self.conversation(session).await;
+        let last = messages
+            .into_iter()
+            .rev()
+            .find(|(role, _)| *role == MessageRole::Assistant);
+        last.expect("the model has answered").1
+    }
+
+    /// The recorded outcome of the call that asked under this interrupt.
+    pub(crate) async fn outcome(
+        &self,
+        session: &SessionId,
+        interrupt: &PendingInterrupt,
+    ) -> ToolOutcome {
+        let key = RowKey {
+            kind: RowKind::Output,
+            key: interrupt.interrupt_id.to_string(),
+        };
+        let row = self
+            .store
+            .read_rows(session, &[key])
+            .await
+            .expect("the row is read")
+            .pop()
+            .flatten();
+        serde_json::from_slice(&row.expect("the call has an outcome")).expect("an outcome")
+    }
+}
+
+/// Finds the real CLI, or says that it is not there.
+pub(crate) fn real_cli(version: &str) -> Option<RealCli> {
+    RealCli::find(version, std::path::Path::new(env!("CARGO_MANIFEST_DIR")))
+        .expect("the real CLI is there")
+}
+
+/// Waits for the first event that fits, from the beginning of the log.
+pub(crate) async fn wait_for_event(
+    client: &AgentSessionClient,
+    session: &SessionId,
+    mut fits: impl FnMut(&SessionEvent) -> bool,
+) -> SessionEvent {
+    let mut events = client
+        .events(session, EventCursor(0))
+        .await
+        .expect("events");
+    loop {
+        let event = next_event(&mut events).await;
+        if fits(&event) {
+            return event;
+        }
+    }
+}
+
+pub(crate) fn ends_turn(kind: &EventKind) -> bool {
+    matches!(
+        kind,
+        EventKind::TurnCompleted | EventKind::TurnFailed { .. }
+    )
+}
+
+async fn next_event(events: &mut abide::client::EventStream) -> SessionEvent {
+    loop {
+        if let Observed::Event(event) = events
+            .next()
+            .await
+            .expect("an event")
+            .expect("the store is there")
+        {
+            return event;
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Tools whose effects can be counted from outside.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use abide::policy::ToolEffect;
+use abide::tool::{CustomTool, ToolContext, ToolError, ToolOutput};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use tokio::sync::watch;
+
+/// What happened in the world: one line for each effect, in order.
+#[derive(Debug, Clone)]
+pub(crate) struct Effects {
+    lines: Arc<Mutex<Vec<String>>>,
+    changed: watch::Sender<usize>,
+}
+
+impl Default for Effects {
+    fn default() -> Self {
+        Self {
+            lines: Arc::default(),
+            changed: watch::Sender::new(0),
+        }
+    }
+}
+
+impl Effects {
+    pub(crate) fn add(&self, line: String) {
+        let mut lines = self
+            .lines
+            .lock()
+            .expect("no test panics while it adds a line");
+        lines.push(line);
+        self.changed.send_replace(lines.len());
+    }
+
+    pub(crate) fn lines(&self) -> Vec<String> {
+        self.lines
+            .lock()
+            .expect("no test panics while it adds a line")
+            .clone()
+    }
+
+    /// How often this very effect happened.
+    pub(crate) fn count(&self, line: &str) -> usize {
+        self.lines().iter().filter(|it| *it == line).count()
+    }
+
+    /// Waits until at least this many effects happened.
+    pub(crate) async fn wait_for(&self, count: usize) {
+        self.changed
+            .subscribe()
+            .wait_for(|it| *it >= count)
+            .await
+            .expect("the sender is ours");
+    }
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Order {
+    order_id: String,
+}
+
+pub(crate) fn all(effects: &Effects) -> Vec<CustomTool> {
+    vec![
+        recording("lookup", effects, "is fine").with_effect(ToolEffect::Read),
+        // No annotation: unclassified, so it waits for a person and is started once.
+        recording("refund", effects, "is refunded"),
+        recording("set_status", effects, "has a status").with_effect(ToolEffect::IdempotentWrite),
+        failing("refuse", effects),
+        panicking("break", effects),
+        hanging("hang", effects),
+        flaky("retry", effects).with_effect(ToolEffect::IdempotentWrite),
+    ]
+}
+
+fn recording(name: &'static str, effects: &Effects, says: &'static str) -> CustomTool {
+    let effects = effects.clone();
+    CustomTool::new(
+        name,
+        "does what it is called",
+        move |order: Order, context: ToolContext| {
+            let effects = effects.clone();
+            async move {
+                let key = context
+                    .deferred_execution
+                    .map(|it| format!(" under {}", it.idempotency_key));
+                effects.add(format!(
+                    "{name} {}{}",
+                    order.order_id,
+                    key.unwrap_or_default()
+                ));
+                Ok(ToolOutput::text(format!("order {} {says}", order.order_id)))
+            }
+        },
+    )
+}
+
+/// Ends each call with an error for the model.
+fn failing(name: &'static str, effects: &Effects) -> CustomTool {
+    let effects = effects.clone();
+    CustomTool::new(name, "always refuses", move |order: Order, _| {
+        let effects = effects.clone();
+        async move {
+            effects.add(format!("{name} {}", order.order_id));
+            Err(ToolError::failed("the desk is closed"))
+        }
+    })
+}
+
+fn panicking(name: &'static str, effects: &Effects) -> CustomTool {
+    let effects = effects.clone();
+    CustomTool::new(name, "always breaks", move |order: Order, _| {
+        let effects = effects.clone();
+        async move {
+            effects.add(format!("{name} {}", order.order_id));
+            assert!(order.order_id.is_empty(), "the tool breaks on purpose");
+            Ok(ToolOutput::text("never said"))
+        }
+    })
+}
+
+/// Never ends; its deadline does.
+fn hanging(name: &'static str, effects: &Effects) -> CustomTool {
+    let effects = effects.clone();
+    CustomTool::new(name, "never ends", move |order: Order, _| {
+        let effects = effects.clone();
+        async move {
+            effects.add(format!("{name} {}", order.order_id));
+            std::future::pending().await
+        }
+    })
+    .with_deadline(Duration::from_millis(100))
+}
+
+/// Fails its first attempt after its effect.
+fn flaky(name: &'static str, effects: &Effects) -> CustomTool {
+    let effects = effects.clone();
+    CustomTool::new(
+        name,
+        "works the second time",
+        move |order: Order, context: ToolContext| {
+            let effects = effects.clone();
+            async move {
+                let Some(execution) = context.deferred_execution else {
+                    return Err(ToolError::failed("it has to run in its own step"));
+                };
+                effects.add(format!(
+                    "{name} {} under {}",
+                    order.order_id, execution.idempotency_key
+                ));
+                if execution.attempt == 1 {
+                    return Err(ToolError::attempt("the line went dead"));
+                }
+                Ok(ToolOutput::text(format!(
+                    "order {} took two attempts",
+                    order.order_id
+                )))
+            }
+        },
+    )
+}

@@ -1,0 +1,7 @@
+//! The text of the repository keeps its rules. Every check also runs on planted violations, so that
+//! it provably can fail.
+
+mod guarantees;
+mod layers;
+mod source;
+mod text;
