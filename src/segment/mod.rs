@@ -5,12 +5,14 @@
 //! server, and after each of them drains [`Segment::poll_transmit`] and [`Segment::poll_action`] to
 //! `None`. Gated calls park by the native path of the CLI; its rules are in `native`.
 
+mod action;
 mod audit;
 mod failure;
 mod gate;
 mod native;
 mod plan;
 mod prompt;
+mod resumable;
 mod transcript;
 mod usage;
 
@@ -34,9 +36,10 @@ use gate::{AskedCall, GateAnswer, ToolCallGate};
 use native::{HookMove, Native, ResultMove};
 use transcript::Transcript;
 
-pub use native::{ResumableTranscript, materialise};
+pub use action::{Action, McpPermit, ProcessEnd, SegmentEnd};
 pub use plan::{SegmentPlan, SegmentStart};
 pub use prompt::{Conversation, read_conversation};
+pub use resumable::{ResumableTranscript, materialise};
 
 const INITIALIZE_REQUEST: &str = "abide-initialize";
 const PRE_TOOL_USE_CALLBACK: &str = "abide-pre-tool-use";
@@ -44,89 +47,6 @@ const PRE_TOOL_USE_CALLBACK: &str = "abide-pre-tool-use";
 /// How long our callback may take. The CLI waits for it as long as this (measured with 86,400 on
 /// CLI 2.1.316, spec/cli-protocol.md 17a); a start mark takes milliseconds, so it is never met.
 const HOOK_TIMEOUT_SECONDS: u32 = 86_400;
-
-/// What the driver has to do.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum Action {
-    /// Hand a message to the tool server, with what it may do about it; the reply comes back
-    /// through [`Segment::handle_mcp_response`].
-    ServeMcp {
-        /// The CLI's request.
-        request_id: String,
-        /// The JSON-RPC message, verbatim.
-        message: Box<RawValue>,
-        /// What the tool server may do.
-        permit: McpPermit,
-    },
-    /// The CLI no longer wants the reply to this request.
-    CancelMcp {
-        /// The CLI's request.
-        request_id: String,
-    },
-    /// Tell the session, after everything told before. The answer to a
-    /// [`SegmentEvent::CallStarting`] comes back through [`Segment::handle_call_granted`] or
-    /// [`Segment::handle_call_final`].
-    Deliver(SegmentEvent),
-    /// Pass on live text.
-    Live {
-        /// What kind of text it is.
-        kind: LiveTextKind,
-        /// The text.
-        text: String,
-    },
-    /// The CLI said its version.
-    CliVersion(String),
-    /// Close the CLI's input: its turn is over.
-    CloseInput,
-}
-
-/// What the tool server may do about one message (L20, I23).
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum McpPermit {
-    /// It is no call: handshake, listing, notification.
-    Protocol,
-    /// Run the handler of this call, once.
-    Run {
-        /// Which call.
-        tool_call_id: ToolCallId,
-        /// The tool's own name.
-        tool_name: String,
-        /// Its input, verbatim.
-        arguments: String,
-    },
-    /// Answer from the record; nothing runs.
-    Replay {
-        /// What the model reads.
-        text: String,
-        /// True when it is an error.
-        is_error: bool,
-    },
-    /// Refuse the call.
-    Refuse,
-}
-
-/// How a segment ended well. Created by [`Segment::finish`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct SegmentEnd {
-    /// What the session gets.
-    pub outcome: RunModelOutcome,
-}
-
-/// How the CLI process ended, as the driver saw it.
-#[derive(Debug, Clone, Copy)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "the driver writes it as a literal"
-)]
-pub struct ProcessEnd<'a> {
-    /// How it ended, in a few words.
-    pub exit: &'a str,
-    /// The last bytes that it wrote to stderr.
-    pub stderr_tail: &'a str,
-}
 
 #[derive(Debug)]
 enum State {

@@ -286,7 +286,7 @@ impl Agent {
     }
 
     /// Resumes with the call's fate.
-    pub(crate) async fn resume(&mut self, call: &RequestedCall, fate: ResumedFate) -> Segmented {
+    pub(crate) async fn resume(&self, call: &RequestedCall, fate: ResumedFate) -> Segmented {
         self.segment(vec![resumed(call, fate)]).await
     }
 

@@ -51,6 +51,10 @@ on_each_cli! {
     an_approved_tool_of_the_cli_runs_once_after_its_mark;
     /// I16, G3: a final record of a tool of the CLI is told, and nothing runs.
     a_final_tool_of_the_cli_never_runs;
+    /// G5: calls that the CLI refuses by itself, without asking the hook, are no gap in the audit.
+    what_the_cli_refuses_by_itself_is_no_gap;
+    /// Reads around a write run at once; the write waits for its record.
+    reads_of_a_reply_run_while_its_write_is_parked;
     /// I09, L12: of two writes in a reply the second is called again later.
     two_writes_of_a_reply_park_one_after_the_other;
     /// L10, I04, 0.6: a turn that failed while a call waited leaves nothing behind that fires.
@@ -284,4 +288,39 @@ async fn the_record_of_a_vanished_tool_is_replayed(world: &World) {
     ));
     let segment = agent.resume(&call, succeeded("done")).await;
     assert_eq!(agent.complete(segment), "refund: done");
+}
+
+async fn what_the_cli_refuses_by_itself_is_no_gap(world: &World) {
+    let mut agent = Agent::new(world);
+    let answer = agent.turn("script: call NoSuchTool {}").await;
+    assert_eq!(
+        answer,
+        "NoSuchTool: <tool_use_error>Error: No such tool available: NoSuchTool</tool_use_error>"
+    );
+    if let Kind::Real(_) = world.kind {
+        let answer = agent.turn(r#"script: call Bash {"command":7}"#).await;
+        assert_eq!(
+            answer,
+            "Bash: <tool_use_error>InputValidationError: Bash failed due to the following issue:\nThe parameter `command` type is expected as `string` but provided as `number`</tool_use_error>"
+        );
+    }
+}
+
+async fn reads_of_a_reply_run_while_its_write_is_parked(world: &World) {
+    let mut agent = Agent::new(world);
+    let call = agent
+        .turn_to_call(
+            r#"script: call look_up {"order_id":"1"} && refund {"order_id":"2"} && look_up {"order_id":"3"}"#,
+        )
+        .await;
+    assert_eq!(call.arguments, r#"{"order_id":"2"}"#);
+    let mut runs = agent.desk.runs();
+    runs.sort();
+    assert_eq!(runs, ["look_up 1", "look_up 3"]);
+    let segment = agent.resume(&call, succeeded("done")).await;
+    assert_eq!(
+        agent.complete(segment),
+        "look_up: order 1 is paid\nrefund: done\nlook_up: order 3 is paid"
+    );
+    assert_eq!(agent.desk.runs().len(), 2);
 }
