@@ -6,6 +6,8 @@
 //! cargo run --example order_support -- --real    # the `claude` on your PATH, your credentials
 //! ```
 
+#![expect(clippy::print_stdout, reason = "a program for the terminal")]
+
 mod agent;
 mod desk;
 

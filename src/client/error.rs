@@ -60,9 +60,9 @@ impl ClientError {
     }
 }
 
-impl From<ReduceError> for ClientError {
+impl ClientError {
     /// A refusal stays one, whoever reduced.
-    fn from(error: ReduceError) -> Self {
+    pub(super) fn of_reduce(error: ReduceError) -> Self {
         match error {
             ReduceError::Refused(refusal) => Self::Refused(refusal),
             ReduceError::Bug(bug) => Self::Bug(bug),

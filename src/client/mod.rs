@@ -12,10 +12,11 @@ use crate::clock::{Clock, SystemClock};
 use crate::engine::live::LiveHub;
 use crate::ids::{EventCursor, FlowType, MessageId, RequestId, SessionId, Tenant};
 use crate::record::{ArgumentsDigest, CallRecord, Decision, read_record};
-use crate::session::{self, Input, METADATA_BYTES_MAX, Refusal, Reply, Resolution, SessionState};
+use crate::session::{self, Input, METADATA_BYTES_MAX, Reply, Resolution, SessionState};
 use crate::snapshot::AgentSnapshot;
 use crate::store::{RowKey, RowKind, SessionFilter, SessionPage, StateStore};
 
+pub use crate::session::{Bug, Refusal};
 pub use error::ClientError;
 pub use events::{EventStream, Observed};
 use receipt::Receipt;
@@ -245,7 +246,8 @@ impl AgentSessionClient {
         );
         let mut commit = created.to_commit()?;
         if let Some(text) = initial_message {
-            let first = session::reduce(&created.state, Input::SendUserMessage { text }, now)?;
+            let first = session::reduce(&created.state, Input::SendUserMessage { text }, now)
+                .map_err(ClientError::of_reduce)?;
             let next = first.to_commit()?;
             let events = std::mem::take(&mut commit.events)
                 .into_iter()
@@ -296,7 +298,7 @@ impl AgentSessionClient {
                 queued,
                 duplicate,
             }),
-            _ => Err(ClientError::Bug(session::Bug {
+            _ => Err(ClientError::Bug(Bug {
                 invariant: "a message is answered by its acceptance",
             })),
         }
@@ -324,7 +326,7 @@ impl AgentSessionClient {
                 },
                 duplicate,
             ) => Ok(!repeated && !duplicate),
-            _ => Err(ClientError::Bug(session::Bug {
+            _ => Err(ClientError::Bug(Bug {
                 invariant: "an answer is answered by its resolution",
             })),
         }
@@ -452,7 +454,7 @@ impl AgentSessionClient {
                 return reply.map_err(ClientError::Refused);
             }
         }
-        Err(error.into())
+        Err(ClientError::of_reduce(error))
     }
 
     async fn read_row<T: serde::de::DeserializeOwned>(

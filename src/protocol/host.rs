@@ -61,9 +61,12 @@ pub enum HostFrame {
 
 /// The name of a tool server that runs in this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "the CLI needs nothing but the name"
+#[cfg_attr(
+    feature = "unstable",
+    expect(
+        clippy::exhaustive_structs,
+        reason = "the CLI needs nothing but the name"
+    )
 )]
 pub struct ToolServerDeclaration {
     /// Its name.

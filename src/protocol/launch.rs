@@ -7,9 +7,12 @@ use crate::ids::ClaudeSessionId;
 /// What one CLI process is started with, apart from its environment. Never a secret (G10), and
 /// nothing long: one argument over 128 KiB is refused by Linux, so prompts go into `initialize`.
 #[derive(Debug, Clone, Default)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "plain data that the runner fills in"
+#[cfg_attr(
+    feature = "unstable",
+    expect(
+        clippy::exhaustive_structs,
+        reason = "plain data that the runner fills in"
+    )
 )]
 pub struct Launch {
     /// The model; `None` leaves it to the CLI.

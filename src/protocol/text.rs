@@ -12,9 +12,12 @@ use super::ContentBlock;
 /// which is no text in Rust: it is read as the replacement character.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "a text, with another way to read it"
+#[cfg_attr(
+    feature = "unstable",
+    expect(
+        clippy::exhaustive_structs,
+        reason = "a text, with another way to read it"
+    )
 )]
 pub struct Text(pub String);
 

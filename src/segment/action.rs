@@ -79,9 +79,12 @@ pub struct SegmentEnd {
 
 /// How the CLI process ended, as the driver saw it.
 #[derive(Debug, Clone, Copy)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "the driver writes it as a literal"
+#[cfg_attr(
+    feature = "unstable",
+    expect(
+        clippy::exhaustive_structs,
+        reason = "the driver writes it as a literal"
+    )
 )]
 pub struct ProcessEnd<'a> {
     /// How it ended, in a few words.

@@ -8,9 +8,12 @@ use crate::turn::ResumedCall;
 
 /// What one segment starts from. Created by the runner.
 #[derive(Debug, Clone)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "plain data that the runner fills in"
+#[cfg_attr(
+    feature = "unstable",
+    expect(
+        clippy::exhaustive_structs,
+        reason = "plain data that the runner fills in"
+    )
 )]
 pub struct SegmentPlan {
     /// The name of the custom tool server.
@@ -33,9 +36,12 @@ pub struct SegmentPlan {
 
 /// What the CLI is to do first.
 #[derive(Debug, Clone)]
-#[expect(
-    clippy::exhaustive_enums,
-    reason = "a segment starts with a prompt or without one"
+#[cfg_attr(
+    feature = "unstable",
+    expect(
+        clippy::exhaustive_enums,
+        reason = "a segment starts with a prompt or without one"
+    )
 )]
 pub enum SegmentStart {
     /// Answer these texts, oldest first; never empty.

@@ -11,7 +11,10 @@ pub const RESOLVER_BYTES_MAX: usize = 16 * 1024;
 
 /// A client's answer to an interrupt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "clients write it as a literal")]
+#[cfg_attr(
+    feature = "unstable",
+    expect(clippy::exhaustive_structs, reason = "clients write it as a literal")
+)]
 pub struct Resolution {
     /// Which interrupt.
     pub interrupt_id: InterruptId,

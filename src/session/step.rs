@@ -52,7 +52,10 @@ pub struct RunningAttempt {
 
 /// Names one granted attempt in reports. A report is taken only while exactly this attempt runs (G8).
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "drivers build it")]
+#[cfg_attr(
+    feature = "unstable",
+    expect(clippy::exhaustive_structs, reason = "drivers build it")
+)]
 pub struct AttemptKey {
     /// The Step.
     pub step_id: StepId,

@@ -1,5 +1,10 @@
 //! The promises of the crate, one file each.
 
+#![expect(
+    clippy::print_stdout,
+    reason = "a list of scenarios says which one it is at"
+)]
+
 mod crash;
 mod process;
 mod real_cli;

@@ -1,5 +1,10 @@
 //! What a session does, told once and run on both: the fake CLI and the real one (M01, M16).
 
+#![expect(
+    clippy::needless_pass_by_ref_mut,
+    reason = "all scenarios have one shape, and some restart the engine"
+)]
+
 use std::future::Future;
 use std::pin::Pin;
 
