@@ -4,18 +4,20 @@
 
 mod case;
 mod check;
+mod cli_deaths;
 mod reference;
 
 use abide::testing::faults::{CrashPoint, Side};
 
 use case::{Case, Fate, LifeEnd, Outcome, Point};
 use check::differences;
-use reference::Reference;
+use reference::{BASH_GATE, GATED_BASH, Reference};
 
 const SIDES: [Side; 2] = [Side::Before, Side::After];
 
 async fn undisturbed(reference: &Reference) -> Outcome {
     let mut case = Case::start(reference).await;
+    case.world.open_gate(BASH_GATE);
     assert_eq!(case.life(None).await, LifeEnd::Done);
     let outcome = case.finish().await;
     assert_eq!(
@@ -35,6 +37,7 @@ async fn crashed(reference: &Reference, points: &[Point]) -> Outcome {
             return case.finish().await;
         }
     }
+    case.world.open_gate(BASH_GATE);
     case.life(None).await;
     case.finish().await
 }
@@ -47,7 +50,7 @@ struct Report {
 }
 
 impl Report {
-    fn add(&mut self, reference: &Reference, points: &[Point], found: Vec<String>) {
+    fn add(&mut self, reference: &Reference, points: &[impl ToString], found: Vec<String>) {
         self.points += 1;
         let at: Vec<String> = points.iter().map(ToString::to_string).collect();
         let name = format!("{}, {}", reference.name, at.join(", then "));
@@ -128,7 +131,42 @@ async fn a_crash_around_any_effect_never_repeats_it() {
             }
         }
     }
+    let plain = undisturbed(&GATED_BASH).await;
+    let run = crashed(&GATED_BASH, &[Point::Bash]).await;
+    let mut found = differences(&plain, &run);
+    if run.bash.len() != 1 || run.fates.is_empty() {
+        found.push("the command did not run once under its mark".to_owned());
+    }
+    report.add(&GATED_BASH, &[Point::Bash], found);
     report.end("around an effect");
+}
+
+/// G2: the third start of an idempotent call is its last, and all have one key.
+#[tokio::test(start_paused = true)]
+async fn an_idempotent_call_is_lost_three_times_at_most() {
+    let mut report = Report::default();
+    let reference = &reference::IDEMPOTENT_WRITE;
+    let plain = undisturbed(reference).await;
+    for deaths in 1..=3 {
+        for side in SIDES {
+            let points: Vec<Point> = (1..=deaths).map(|it| Point::Handler(it, side)).collect();
+            let mut run = crashed(reference, &points).await;
+            let record = &run.calls[0].record;
+            let starts = record.starts;
+            if deaths == 3 {
+                run.fates.insert(record.tool_call_id.clone(), Fate::Unknown);
+            }
+            let mut found = differences(&plain, &run);
+            // The start after the last death is not held.
+            let lost_effects = if side == Side::After { deaths } else { 0 };
+            let expected = (lost_effects + usize::from(deaths < 3), 3.min(deaths + 1));
+            if (run.effects.len(), starts as usize) != expected {
+                found.push(format!("{:?} in {starts} starts", run.effects));
+            }
+            report.add(reference, &points, found);
+        }
+    }
+    report.end("idempotent");
 }
 
 /// G1, G7: a second crash in the recovery from the first changes no more than one does.

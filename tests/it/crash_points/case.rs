@@ -14,7 +14,7 @@ use abide::snapshot::{AgentSnapshot, PendingInterrupt};
 use abide::store::{RowKey, RowKind, SessionStatus, StoredSession};
 use abide::testing::fake_cli::Effect;
 use abide::testing::faults::{CrashPoint, CrashingStore, Side};
-use abide::testing::launcher::FakeCliHandle;
+use abide::testing::launcher::{FakeCliHandle, Launch};
 use abide::turn::CallPlace;
 
 use super::reference::{Answer, EPILOGUE, Reference};
@@ -67,6 +67,8 @@ pub(super) enum Fate {
     Unknown,
     /// Its success was recorded, and its segment was lost: the model is told the record.
     Told,
+    /// The CLI died after it had asked, and before it was answered.
+    NotRun,
 }
 
 /// A gated call as it was at the end.
@@ -87,7 +89,8 @@ pub(super) struct Outcome {
     pub(super) events: Vec<SessionEvent>,
     pub(super) effects: Vec<String>,
     pub(super) bash: Vec<Effect>,
-    pub(super) launches: usize,
+    /// The CLI processes, without the epilogue's.
+    pub(super) launches: Vec<Launch>,
     pub(super) handler_starts: usize,
     /// What each call's end must be where it is not the undisturbed one.
     pub(super) fates: BTreeMap<ToolCallId, Fate>,
@@ -114,11 +117,18 @@ impl<'a> Case<'a> {
     pub(super) async fn start(reference: &'a Reference) -> Self {
         let world = World::fake_in_runtime_time();
         let session = world.start_session("crashed", reference.messages[0]).await;
+        let mut sent = 1;
+        if !reference.waits {
+            for text in &reference.messages[1..] {
+                world.send(&session, text).await;
+                sent += 1;
+            }
+        }
         Self {
             world,
             reference,
             session,
-            sent: 1,
+            sent,
             fates: BTreeMap::new(),
             finals: BTreeMap::new(),
             commits: Vec::new(),
@@ -286,7 +296,7 @@ impl<'a> Case<'a> {
     /// Asks the model for all it remembers, ends the last worker in order and gathers what is left.
     /// The last life must not have died.
     pub(super) async fn finish(mut self) -> Outcome {
-        let launches = self.cli().launches().len();
+        let launched = self.cli().launches().len();
         self.world.send(&self.session, EPILOGUE).await;
         if tokio::time::timeout(LIMIT, self.run_to_end())
             .await
@@ -314,14 +324,21 @@ impl<'a> Case<'a> {
                     .push(format!("the final record of {} changed", call.id));
             }
         }
+        let conversation = self.world.conversation(&self.session).await;
+        // The model sees each prompt once.
+        let recalled = format!("recalled: {}", self.reference.messages.join(" | "));
+        if conversation.last().map(|(_, text)| text) != Some(&recalled) {
+            self.problems
+                .push(format!("the model ends with {:?}", conversation.last()));
+        }
         Outcome {
-            conversation: self.world.conversation(&self.session).await,
+            conversation,
             snapshot: self.world.snapshot(&self.session).await,
             calls,
             events,
             effects: self.world.effects.lines(),
             bash: cli.effects(),
-            launches,
+            launches: cli.launches().drain(..launched).collect(),
             handler_starts: self.world.effects.starts(),
             fates: self.fates,
             commits: self.commits,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use abide::event::EventKind;
 use abide::policy::ToolEffect;
-use abide::record::{CallStatus, MessageRole, OUTCOME_UNKNOWN_TEXT, ToolOutcome};
+use abide::record::{CallStatus, MessageRole, NOT_RUN_PREFIX, OUTCOME_UNKNOWN_TEXT, ToolOutcome};
 use abide::session::CALL_STARTS_MAX;
 use abide::store::SessionStatus;
 
@@ -36,6 +36,7 @@ fn check_calls(undisturbed: &Outcome, run: &Outcome, found: &mut Vec<String>) {
         }
         let expected = match run.fates.get(&record.tool_call_id) {
             Some(Fate::Unknown) => Some(ToolOutcome::OutcomeUnknown),
+            Some(Fate::NotRun) => Some(not_run()),
             Some(Fate::Told) | None => plain.outcome.clone(),
         };
         if call.outcome != expected {
@@ -67,6 +68,7 @@ fn check_conversation(undisturbed: &Outcome, run: &Outcome, found: &mut Vec<Stri
         let said = model_text(plain);
         let instead = match fate {
             Fate::Unknown => OUTCOME_UNKNOWN_TEXT.to_owned(),
+            Fate::NotRun => not_run().model_text(),
             Fate::Told => format!(
                 "This call already ran, and its result was recorded. It was not run again, and it must not be repeated. The recorded result: {said}"
             ),
@@ -82,6 +84,13 @@ fn check_conversation(undisturbed: &Outcome, run: &Outcome, found: &mut Vec<Stri
             "the conversation is {:?} instead of {expected:?}",
             run.conversation
         ));
+    }
+}
+
+/// How a call ends that the CLI gave up while it waited for its start mark.
+pub(super) fn not_run() -> ToolOutcome {
+    ToolOutcome::Failed {
+        error: format!("{NOT_RUN_PREFIX}: the CLI gave the call up before it started"),
     }
 }
 
@@ -104,6 +113,7 @@ fn check_effects(undisturbed: &Outcome, run: &Outcome, found: &mut Vec<String>) 
         let is_right = match (record.status, record.policy.effect.is_single_attempt()) {
             (CallStatus::Succeeded, true) => seen == 1,
             (CallStatus::Succeeded, false) => seen >= 1 && seen <= record.starts,
+            (CallStatus::Failed, _) if call.outcome == Some(not_run()) => seen == 0,
             // A tool that fails for good does so after its effect.
             (CallStatus::Failed, _) => seen == plain.record.starts,
             (CallStatus::OutcomeUnknown, _) => seen <= record.starts,
@@ -232,10 +242,11 @@ fn check_rest(undisturbed: &Outcome, run: &Outcome, found: &mut Vec<String>) {
         found.push(format!("the session is not idle: {snapshot:?}"));
     }
     // G7: a death repeats one segment at most.
-    if run.launches > undisturbed.launches + run.deaths {
+    let (launches, plain) = (run.launches.len(), undisturbed.launches.len());
+    if launches > plain + run.deaths {
         found.push(format!(
-            "{} processes instead of {} after {} deaths",
-            run.launches, undisturbed.launches, run.deaths
+            "{launches} processes instead of {plain} after {} deaths",
+            run.deaths
         ));
     }
 }
