@@ -69,8 +69,13 @@ impl CrashingStore {
         self.crashed.subscribe()
     }
 
-    async fn stop(&self) {
+    /// Stops answering now, as [`CrashPoint`] does at a commit.
+    pub fn crash(&self) {
         self.crashed.send_replace(true);
+    }
+
+    async fn stop(&self) {
+        self.crash();
         std::future::pending::<()>().await;
     }
 

@@ -6,6 +6,7 @@
 )]
 
 mod crash;
+mod crash_points;
 mod process;
 mod real_cli;
 mod runner;
