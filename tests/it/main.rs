@@ -1,3 +1,4 @@
 //! The promises of the crate, one file each.
 
+mod engine;
 mod stores;
