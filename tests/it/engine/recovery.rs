@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use abide::ids::{LeaseEpoch, Revision};
 use abide::record::OUTCOME_UNKNOWN_TEXT;
-use abide::store::{Commit, SessionSummary};
+use abide::store::{Commit, LeaseAnswer, SessionSummary, WorkerId, WorkerRecord};
 
 use super::*;
 
@@ -166,6 +166,36 @@ async fn a_living_holder_keeps_its_session() {
     place.runner.open_gate();
     Log::of(&client, &id).await.turns_over(1).await;
     assert_eq!(place.runner.tools(), [("c1".to_owned(), 1)]);
+}
+
+/// G8: an engine whose session was taken from it commits nothing more; what it ran is lost.
+#[tokio::test(start_paused = true)]
+async fn an_engine_that_was_fenced_off_commits_nothing() {
+    let place = Place::new(Scripted::closed());
+    let _engine = place.engine().await;
+    let client = place.client();
+    let id = session("s");
+    client.start_session(start("s", "wait")).await.unwrap();
+    place.runner.waiting(1).await;
+    let lease = place.store.load(&id).await.unwrap().unwrap().lease.unwrap();
+    let taker = WorkerRecord {
+        id: WorkerId::new("taker"),
+        ..lease.holder
+    };
+    place.store.register_worker(&taker).await.unwrap();
+    let taken = place
+        .store
+        .acquire_lease(&id, &taker.id, Some(lease.epoch))
+        .await
+        .unwrap();
+    assert_eq!(taken, LeaseAnswer::Granted(LeaseEpoch(2)));
+    let revision = client.snapshot(&id).await.unwrap().revision;
+    place.runner.open_gate();
+    tokio::time::sleep(place.options.scan_interval * 2).await;
+    assert_eq!(client.snapshot(&id).await.unwrap().revision, revision);
+    place.store.remove_worker(&taker.id).await.unwrap();
+    Log::of(&client, &id).await.turns_over(1).await;
+    assert_eq!(place.runner.segments(), [1, 2]);
 }
 
 /// G8: two engines over one store share the work, and every Step runs once.
