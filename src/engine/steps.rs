@@ -13,8 +13,8 @@ use crate::failure::{AttemptFailure, FailureClass};
 use crate::ids::{LeaseEpoch, Nonce, Revision, SessionId, StepId, ToolCallId};
 use crate::record::{ToolOutcome, read_record};
 use crate::runner::{
-    History, LinkError, RunModelRequest, SegmentLink, SegmentReply, SegmentUpdate, ToolCallEnd,
-    ToolCallRequest,
+    History, LinkError, RunModelRequest, SegmentEvent, SegmentLink, SegmentReply, SegmentUpdate,
+    ToolCallEnd, ToolCallRequest,
 };
 use crate::session::{AttemptKey, CallState, CallStep, Input, Reply, SessionState};
 use crate::store::{RowKey, RowKind, StoreError};
@@ -194,22 +194,30 @@ async fn run_segment(
     let end = loop {
         tokio::select! {
             biased;
-            () = stop_requested(&mut stopping) => return None,
+            () = stop_requested(&mut stopping) => break None,
             Some(update) = updated.recv() => answer(context, attempt, turn_id, &mut live, update).await,
-            Some(end) = running.join_next() => break end.unwrap_or_else(|_| {
+            Some(end) = running.join_next() => break Some(end.unwrap_or_else(|_| {
                 Err(AttemptFailure::new(FailureClass::Runner, "the runner panicked"))
-            }),
+            })),
             () = &mut limit => {
                 let detail = format!("the segment ran longer than {} s", flow.options().run_model_limit.as_secs());
-                break Err(AttemptFailure::new(FailureClass::CliFailed, detail));
+                break Some(Err(AttemptFailure::new(FailureClass::CliFailed, detail)));
             }
         }
     };
-    // What it reported before it ended comes before its end.
+    // What it reported before it ended comes before its end; but nothing starts any more.
+    running.shutdown().await;
     while let Ok(update) = updated.try_recv() {
-        answer(context, attempt, turn_id, &mut live, update).await;
+        match update {
+            SegmentUpdate::Event(SegmentEvent::CallStarting { .. }, reply) => {
+                let _ = reply.send(Err(LinkError::Superseded));
+            }
+            SegmentUpdate::Event(..) | SegmentUpdate::Live(..) => {
+                answer(context, attempt, turn_id, &mut live, update).await;
+            }
+        }
     }
-    Some(end)
+    end
 }
 
 async fn answer(

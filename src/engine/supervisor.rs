@@ -106,8 +106,8 @@ impl Supervisor {
                     .flow_type
                     .as_ref()
                     .is_some_and(|it| self.shared.registry.flow(it).is_some());
-                if is_ours {
-                    self.take_up(row.session, None).await;
+                if is_ours && !self.active.contains_key(&row.session) {
+                    self.take_up_if_due(row.session, None).await;
                 }
             }
             if !page.has_more {
@@ -242,9 +242,19 @@ impl Supervisor {
             Some(DriverEnd::Fenced | DriverEnd::Stopped) => {}
             Some(DriverEnd::Failed { epoch }) => {
                 tokio::time::sleep(FAILED_DRIVER_PAUSE).await;
-                self.take_up_if_due(session, Some(epoch)).await;
+                self.take_up_if_due(session.clone(), Some(epoch)).await;
+                if !self.active.contains_key(&session) {
+                    // Whoever can work on it must not wait for us.
+                    self.release(&session, epoch).await;
+                }
             }
             None => self.take_up_after_panic(session).await,
+        }
+    }
+
+    async fn release(&self, session: &SessionId, epoch: LeaseEpoch) {
+        if let Err(error) = self.shared.store.release_lease(session, epoch).await {
+            tracing::warn!(%session, %error, "failed to release a lease");
         }
     }
 
