@@ -222,7 +222,7 @@ impl<'a> Case<'a> {
         // G1: whatever runs outside the segment, or once, runs under its mark.
         let is_marked = |tool: &str| {
             let of_tool = |it: &&CallState| it.record.tool_name == tool;
-            let call = calls.iter().filter(of_tool).next_back();
+            let call = calls.iter().rfind(of_tool);
             call.is_some_and(|it| it.record.status == CallStatus::Started)
         };
         if let Some(tool) = held.filter(|it| *it != "lookup" && !is_marked(it)) {

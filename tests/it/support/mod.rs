@@ -170,11 +170,6 @@ impl World {
         AgentSessionClient::new(Arc::clone(&self.store))
     }
 
-    /// The running engine's client, with live text.
-    pub(crate) fn engine_client(&self) -> AgentSessionClient {
-        self.engine.as_ref().expect("an engine runs").client()
-    }
-
     /// A path in the CLI's working directory.
     pub(crate) fn work_path(&self, name: &str) -> PathBuf {
         self.directory.path().join("work").join(name)
@@ -198,14 +193,6 @@ impl World {
         match &self.cli {
             Cli::Fake { handle, .. } => handle.open_gate(name),
             Cli::Real { api, .. } => api.gate(name).open(),
-        }
-    }
-
-    /// How many CLI processes were started.
-    pub(crate) fn launches(&self) -> Option<usize> {
-        match &self.cli {
-            Cli::Fake { handle, .. } => Some(handle.launches().len()),
-            Cli::Real { .. } => None,
         }
     }
 

@@ -54,11 +54,6 @@ impl Effects {
             .clone()
     }
 
-    /// How often this very effect happened.
-    pub(crate) fn count(&self, line: &str) -> usize {
-        self.lines().iter().filter(|it| *it == line).count()
-    }
-
     /// Stops the n-th start of a handler, counted from 1, for ever on this side of its effect.
     pub(crate) fn hold_at(&self, start: usize, side: Side) {
         self.held.send_replace(None);
@@ -101,15 +96,6 @@ impl Effects {
         self.handlers
             .lock()
             .expect("no test panics while it looks at the handlers")
-    }
-
-    /// Waits until at least this many effects happened.
-    pub(crate) async fn wait_for(&self, count: usize) {
-        self.changed
-            .subscribe()
-            .wait_for(|it| *it >= count)
-            .await
-            .expect("the sender is ours");
     }
 }
 
