@@ -336,6 +336,31 @@ async fn a_session_of_a_newer_version_is_not_taken() {
         .await;
 }
 
+/// G12: a session that became newer while a worker owned it is given up by that worker.
+#[tokio::test(start_paused = true)]
+async fn a_session_that_becomes_newer_is_given_up() {
+    let place = Place::new(Scripted::closed());
+    let _engine = place.engine().await;
+    let client = place.client();
+    let id = session("s");
+    client.start_session(start("s", "wait")).await.unwrap();
+    place.runner.waiting(1).await;
+    let stored = place.store.load(&id).await.unwrap().unwrap();
+    let newer = Commit {
+        state: br#"{"format":2}"#.to_vec(),
+        head: stored.head,
+        ..Commit::default()
+    };
+    place
+        .store
+        .commit(&id, stored.revision, None, newer)
+        .await
+        .unwrap();
+    tokio::time::sleep(place.options.scan_interval).await;
+    let stored = place.store.load(&id).await.unwrap().unwrap();
+    assert_eq!(stored.lease, None);
+}
+
 /// A worker takes no session of a Flow that it does not run.
 #[tokio::test(start_paused = true)]
 async fn a_session_of_another_flow_is_left_to_its_workers() {
