@@ -7,6 +7,7 @@
 
 mod crash;
 mod crash_points;
+mod definition;
 mod engine;
 mod process;
 mod real_cli;

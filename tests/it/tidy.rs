@@ -3,5 +3,7 @@
 
 mod guarantees;
 mod layers;
+mod named;
+mod rows;
 mod source;
 mod text;

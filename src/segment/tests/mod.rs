@@ -2,6 +2,7 @@
 
 mod captures;
 mod gating;
+mod others;
 mod results;
 mod resuming;
 

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::source::{Source, has_word, is_word, repository};
+use super::named::tests_by_name;
+use super::source::{Source, has_word, repository};
 
 const CHAPTER: &str = "src/manual/guarantees.md";
 const GUARANTEES: u32 = 14;
@@ -76,36 +77,6 @@ fn refused(number: u32, named: &str, tests: &BTreeMap<String, Vec<String>>) -> O
     let guarantee = format!("G{number}");
     let names_back = docs.iter().any(|it| has_word(it, &guarantee));
     (!names_back).then(|| format!("G{number}: the doc comment of {named} does not name it"))
-}
-
-/// Returns the test functions of all files, each with the doc comments of those that are called so.
-/// A scenario in the table that a test runs, as `Box::pin(name(it))`, counts as one.
-fn tests_by_name(sources: &[Source]) -> BTreeMap<String, Vec<String>> {
-    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for source in sources.iter().filter(|it| it.is_rust()) {
-        let mut doc = String::new();
-        let mut is_test = false;
-        for line in source.text.lines().map(str::trim) {
-            if let Some(text) = line.strip_prefix("///") {
-                doc.push_str(text);
-            } else if line.starts_with("#[") {
-                is_test |= line.starts_with("#[test]") || line.starts_with("#[tokio::test");
-            } else {
-                if let Some((_, rest)) = line.split_once("fn ") {
-                    let end = rest.find(|it| !is_word(it)).unwrap_or(rest.len());
-                    let name = &rest[..end];
-                    let scenario = format!("Box::pin({name}(it))");
-                    if is_test || source.is_test_file() && source.text.contains(&scenario) {
-                        let docs = found.entry(name.to_owned()).or_default();
-                        docs.push(doc.clone());
-                    }
-                }
-                doc.clear();
-                is_test = false;
-            }
-        }
-    }
-    found
 }
 
 /// The check fails for a missing chapter, a missing or doubled row, a test that does not exist or
