@@ -160,6 +160,48 @@ async fn options_are_made_for_each_attempt() {
     }
 }
 
+/// E05, E06: what runs inside a segment runs again with it, a read of ours and one of the CLI.
+#[tokio::test(start_paused = true)]
+async fn a_read_runs_again_with_its_segment() {
+    let runs = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&runs);
+    let tool = CustomTool::new("look", "", move |it: Numbered, _| {
+        seen.lock().unwrap().push(it.number);
+        async { Ok(ToolOutput::text("seen")) }
+    });
+    let policies = ToolPolicies::new()
+        .with("look", ToolPolicy::new(ToolEffect::Read))
+        .with("Read", ToolPolicy::new(ToolEffect::Read));
+    let define = move |options: ClaudeAgentOptions| {
+        ClaudeAgentRunner::builder(options.with_tools(["Read"]))
+            .custom_tool(tool.clone())
+            .tool_policies(policies.clone())
+    };
+    let agents = Agents::start(&[("Only", &define)]).await;
+    agents.cli.set_readable_file("notes", "a note");
+    let script = r#"script: call look {"number":7} && call Read {"file_path":"notes"}"#;
+    let session = agents.start_session("Only", "whole", script).await;
+    let answer = agents.answer(&session).await;
+    assert_eq!(*runs.lock().unwrap(), [7]);
+    // Everything but the result is on the output when the next process dies.
+    let sent = &agents.cli.launches()[0].lines_sent;
+    let result = sent.iter().position(|it| it.contains(r#""type":"result""#));
+    let until = result.unwrap().try_into().unwrap();
+    agents
+        .cli
+        .fault_next_launch(vec![Fault::DieAfterSent(until)]);
+    let session = agents.start_session("Only", "repeated", script).await;
+    assert_eq!(agents.answer(&session).await, answer);
+    assert_eq!(*runs.lock().unwrap(), [7, 7, 7]);
+    let results = |launch: &Launch| {
+        let lines = launch.lines_sent.iter().filter(|it| it.contains("a note"));
+        let lines = lines.map(|it| serde_json::from_str::<Value>(it).unwrap());
+        lines.filter(|it| it["type"] == "user").count()
+    };
+    let launches = agents.cli.launches();
+    assert_eq!(launches.iter().map(results).collect::<Vec<_>>(), [1, 1, 1]);
+}
+
 /// B03: two kinds of agents in one worker keep to themselves.
 #[tokio::test(start_paused = true)]
 async fn two_flows_of_one_worker_do_not_mix() {

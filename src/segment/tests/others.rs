@@ -58,3 +58,25 @@ fn entries_of_a_compaction_are_kept() {
     assert_eq!(kept[..2], [boundary.to_string(), summary.to_string()]);
     assert_eq!(kept.len(), 3);
 }
+
+/// Reports R43 and R44: a line that is cut, or that two entries share, is never part of a transcript;
+/// a segment that was given one fails, and nothing is left out of a transcript without a word.
+#[test]
+fn cut_and_joined_entries_are_refused() {
+    for text in [r#"{"type":"user","uu"#, r#"{"type":"user"}{"type":"user"}"#] {
+        assert!(TranscriptEntry::from_text(text.to_owned()).is_err());
+        let item =
+            format!(r#"{{"kind":"claude_transcript","session_id":"c1","entries":[{text}]}}"#);
+        assert!(FrameworkItem::from_text(item).is_err());
+        let mut stepper = turn();
+        stepper.json(
+            json!({"type": "assistant", "uuid": "a1", "parent_tool_use_id": null,
+            "message": {"id": "m1", "model": "m", "content": []}}),
+        );
+        stepper.line(&format!(
+            r#"{{"type":"transcript_mirror","filePath":"/p/c1.jsonl","entries":[{text}]}}"#
+        ));
+        stepper.result(json!({}));
+        assert_eq!(stepper.failure().0, FailureClass::CliContract);
+    }
+}

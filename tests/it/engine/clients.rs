@@ -4,6 +4,7 @@ use abide::client::{AcceptedMessage, ClientError};
 use abide::ids::{MessageId, RequestId};
 use abide::record::Decision;
 use abide::session::{METADATA_BYTES_MAX, Refusal};
+use abide::store::SessionFilter;
 
 use super::*;
 
@@ -193,4 +194,28 @@ async fn of_two_answers_one_wins() {
             other => panic!("{other:?}"),
         }
     }
+}
+
+/// N23, N50: sessions are found by what they wait for.
+#[tokio::test(start_paused = true)]
+async fn waiting_sessions_are_listed() {
+    let place = Place::new(Scripted::open());
+    let engine = place.engine().await;
+    let client = engine.client();
+    for (name, text) in [
+        ("a", "call write:c1"),
+        ("b", "hello"),
+        ("c", "call write:c1"),
+    ] {
+        client.start_session(start(name, text)).await.unwrap();
+        let mut log = Log::of(&client, &session(name)).await;
+        let rests =
+            |it: &EventKind| matches!(it, EventKind::TurnSuspended | EventKind::TurnCompleted);
+        log.until(1, rests).await;
+    }
+    let mut filter = SessionFilter::default();
+    filter.status = Some(SessionStatus::AwaitingApproval);
+    let page = client.list_sessions(&filter, 10).await.unwrap();
+    let found: Vec<_> = page.rows.into_iter().map(|it| it.session).collect();
+    assert_eq!(found, [session("a"), session("c")]);
 }

@@ -3,6 +3,7 @@
 
 mod faults;
 mod guards;
+mod memory;
 mod scenarios;
 
 use std::path::Path;
@@ -61,10 +62,13 @@ impl World {
 
     /// The real CLI of this version; `None`, said aloud, when it is not installed.
     pub(crate) async fn real(version: &str) -> Option<Self> {
+        Self::real_with(version, ModelScript::commands()).await
+    }
+
+    /// The same with another model.
+    pub(crate) async fn real_with(version: &str, script: ModelScript) -> Option<Self> {
         let cli = RealCli::find(version, Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap()?;
-        let api = ScriptedMessagesApi::start(ModelScript::commands())
-            .await
-            .unwrap();
+        let api = ScriptedMessagesApi::start(script).await.unwrap();
         let directory = TempDir::new().unwrap();
         let home = directory.path().join("home");
         std::fs::create_dir(&home).unwrap();
