@@ -65,6 +65,24 @@ async fn a_dropped_process_ends_and_its_directory_goes() {
     eventually("the removal", || bench.directories().is_empty()).await;
 }
 
+/// G14, report R25: a hundred dropped processes leave nothing.
+#[tokio::test]
+async fn a_hundred_dropped_processes_leave_nothing() {
+    let bench = Bench::new();
+    let mut identities = Vec::new();
+    let mut processes = Vec::new();
+    for _ in 0..100 {
+        let process = bench.start("exec sleep 1000").await;
+        identities.push(identity(&*process));
+        processes.push(process);
+    }
+    assert_eq!(bench.directories().len(), 100);
+    drop(processes);
+    let is_alive = |it: &ProcessIdentity| it.is_alive().unwrap();
+    eventually("the end", || !identities.iter().any(is_alive)).await;
+    eventually("the removal", || bench.directories().is_empty()).await;
+}
+
 /// Section 4 of the design: the signal comes before the end of the input, which would make the
 /// CLI go on with its turn.
 #[tokio::test]

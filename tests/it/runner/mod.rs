@@ -4,6 +4,7 @@
 mod faults;
 mod guards;
 mod memory;
+mod programs;
 mod scenarios;
 
 use std::path::Path;
