@@ -62,6 +62,15 @@ impl StepContext {
         }
     }
 
+    /// True while the session is still ours: a worker that stood still may have lost it after its
+    /// grant was committed (G8). Whoever did reports an end all the same, and the driver learns
+    /// from the refused commit that it is fenced.
+    async fn owns_session(&self) -> Result<bool, StoreError> {
+        let stored = self.shared.store.load(&self.session).await?;
+        let lease = stored.and_then(|it| it.lease);
+        Ok(lease.is_some_and(|it| it.epoch == self.epoch))
+    }
+
     async fn row(&self, kind: RowKind, key: &str) -> Result<String, StoreError> {
         let keys = [RowKey {
             kind,
@@ -95,8 +104,13 @@ pub(super) async fn run_model(context: StepContext, step_id: StepId) {
     let Some((attempt, state)) = context.begin(step_id).await else {
         return;
     };
-    let end = match segment_request(&context, &attempt, &state).await {
-        Ok(request) => match run_segment(&context, &attempt, &state, request).await {
+    let request = match segment_request(&context, &attempt, &state).await {
+        Ok(request) => context.owns_session().await.map(|it| it.then_some(request)),
+        Err(error) => Err(error),
+    };
+    let end = match request {
+        Ok(None) => Err(AttemptFailure::new(FailureClass::Store, NOT_OWNED)),
+        Ok(Some(request)) => match run_segment(&context, &attempt, &state, request).await {
             Some(end) => end,
             None => {
                 // Stopped on purpose: the attempt is given back and costs nothing (G7).
@@ -229,7 +243,14 @@ async fn answer(
                 event,
             };
             let answer = match context.deliver(input).await.map(|it| it.reply) {
-                Ok(Reply::CallGranted) => Ok(SegmentReply::Granted),
+                Ok(Reply::CallGranted) => match context.owns_session().await {
+                    Ok(true) => Ok(SegmentReply::Granted),
+                    Ok(false) => Err(LinkError::Superseded),
+                    Err(error) => {
+                        tracing::warn!(session = %context.session, %error, "a lease cannot be read");
+                        Err(LinkError::Closed)
+                    }
+                },
                 Ok(Reply::CallIsFinal(id)) => final_reply(context, turn_id, &id).await,
                 Ok(Reply::Done) => Ok(SegmentReply::Accepted),
                 Ok(
@@ -267,7 +288,15 @@ pub(super) async fn call_tool(context: StepContext, step_id: StepId, id: ToolCal
     let Some((attempt, state)) = context.begin(step_id).await else {
         return;
     };
-    let end = match tool_request(&context, &state, &id).await {
+    let request = match tool_request(&context, &state, &id).await {
+        Ok(request) => match context.owns_session().await {
+            Ok(true) => Ok(request),
+            Ok(false) => Err(NOT_OWNED.to_owned()),
+            Err(error) => Err(error.to_string()),
+        },
+        Err(detail) => Err(detail),
+    };
+    let end = match request {
         Ok((runner, request)) => {
             let mut running = JoinSet::new();
             running.spawn(async move { runner.call_tool(request).await });
@@ -321,3 +350,5 @@ async fn tool_request(
     };
     Ok((flow.runner(), request))
 }
+
+const NOT_OWNED: &str = "another worker owns the session";
