@@ -12,7 +12,7 @@ use tokio::task::{Id, JoinError, JoinSet};
 
 use super::local::Shared;
 use super::steps::{self, StepContext};
-use crate::ids::{LeaseEpoch, Revision, SessionId, StepId, Timestamp};
+use crate::ids::{InterruptId, LeaseEpoch, Revision, SessionId, StepId, Timestamp};
 use crate::runner::LinkError;
 use crate::session::{self, DueStep, Input, Reply, SessionState};
 use crate::store::{RowKey, RowKind, StoreError};
@@ -205,7 +205,7 @@ impl Driver {
                 }
             };
             if not_before <= self.shared.options.clock.now() {
-                self.start(&step);
+                self.start(state, &step);
             } else {
                 next = Some(next.map_or(not_before, |it| it.min(not_before)));
             }
@@ -213,7 +213,7 @@ impl Driver {
         Ok(next)
     }
 
-    fn start(&mut self, step: &DueStep) {
+    fn start(&mut self, state: &SessionState, step: &DueStep) {
         let context = StepContext {
             shared: Arc::clone(&self.shared),
             session: self.session.clone(),
@@ -232,11 +232,12 @@ impl Driver {
                 step_id,
                 tool_call_id,
                 ..
-            } => (
-                *step_id,
-                self.tasks
-                    .spawn(steps::call_tool(context, *step_id, tool_call_id.clone())),
-            ),
+            } => {
+                let Some(turn) = &state.turn else { return };
+                let call = InterruptId::of_call(turn.turn_id, tool_call_id);
+                let task = self.tasks.spawn(steps::call_tool(context, *step_id, call));
+                (*step_id, task)
+            }
         };
         self.running.insert(step_id, task.id());
     }

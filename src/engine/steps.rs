@@ -3,6 +3,7 @@
 //! Nothing here acts before its grant is committed, and a report that is superseded is dropped.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -10,11 +11,11 @@ use tokio::task::JoinSet;
 use super::driver::{Applied, StepMessage, stop_requested};
 use super::local::Shared;
 use crate::failure::{AttemptFailure, FailureClass};
-use crate::ids::{LeaseEpoch, Nonce, Revision, SessionId, StepId, ToolCallId};
+use crate::ids::{InterruptId, LeaseEpoch, Nonce, Revision, SessionId, StepId, ToolCallId, TurnId};
 use crate::record::{ToolOutcome, read_record};
 use crate::runner::{
-    History, LinkError, RunModelRequest, SegmentEvent, SegmentLink, SegmentReply, SegmentUpdate,
-    ToolCallEnd, ToolCallRequest,
+    AgentFrameworkRunner, History, LinkError, RunModelRequest, SegmentEvent, SegmentLink,
+    SegmentReply, SegmentUpdate, ToolCallEnd, ToolCallRequest,
 };
 use crate::session::{AttemptKey, CallState, CallStep, Input, Reply, SessionState};
 use crate::store::{RowKey, RowKind, StoreError};
@@ -223,7 +224,7 @@ async fn run_segment(
 async fn answer(
     context: &StepContext,
     attempt: &AttemptKey,
-    turn_id: crate::ids::TurnId,
+    turn_id: TurnId,
     live: &mut super::live::LiveWriter,
     update: SegmentUpdate,
 ) {
@@ -255,10 +256,10 @@ async fn answer(
 
 async fn final_reply(
     context: &StepContext,
-    turn_id: crate::ids::TurnId,
+    turn_id: TurnId,
     id: &ToolCallId,
 ) -> Result<SegmentReply, LinkError> {
-    let key = crate::ids::InterruptId::of_call(turn_id, id);
+    let key = InterruptId::of_call(turn_id, id);
     match context.outcome(key.as_str()).await {
         Ok(outcome) => Ok(SegmentReply::Final(outcome)),
         Err(error) => {
@@ -269,11 +270,20 @@ async fn final_reply(
 }
 
 /// Runs one gated call in its own Step.
-pub(super) async fn call_tool(context: StepContext, step_id: StepId, id: ToolCallId) {
+///
+/// Its arguments are read before its start mark is set: a store that cannot be read costs no start.
+pub(super) async fn call_tool(context: StepContext, step_id: StepId, call: InterruptId) {
+    let arguments = match context.row(RowKind::Arguments, call.as_str()).await {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            tracing::warn!(session = %context.session, %call, %error, "a call cannot be started yet");
+            return tokio::time::sleep(UNREADABLE_PAUSE).await;
+        }
+    };
     let Some((attempt, state)) = context.begin(step_id).await else {
         return;
     };
-    let end = match tool_request(&context, &state, &id).await {
+    let end = match tool_request(&context, &state, &call, arguments) {
         Ok((runner, request)) => {
             let mut running = JoinSet::new();
             running.spawn(async move { runner.call_tool(request).await });
@@ -284,41 +294,36 @@ pub(super) async fn call_tool(context: StepContext, step_id: StepId, id: ToolCal
                 },
             }
         }
-        Err(detail) => ToolCallEnd::NotRun { error: detail },
+        Err(detail) => ToolCallEnd::NotRun {
+            error: detail.to_owned(),
+        },
     };
     if let ToolCallEnd::Unknown { detail } = &end {
-        tracing::warn!(session = %context.session, call = %id, detail, "a call's attempt has no known end");
+        tracing::warn!(session = %context.session, %call, detail, "a call's attempt has no known end");
     }
     let _ = context.deliver(Input::ToolEnded { attempt, end }).await;
 }
 
-async fn tool_request(
+fn tool_request(
     context: &StepContext,
     state: &SessionState,
-    id: &ToolCallId,
-) -> Result<
-    (
-        Arc<dyn crate::runner::AgentFrameworkRunner>,
-        ToolCallRequest,
-    ),
-    String,
-> {
+    call: &InterruptId,
+    arguments: String,
+) -> Result<(Arc<dyn AgentFrameworkRunner>, ToolCallRequest), &'static str> {
     let flow = context
         .shared
         .registry
         .flow(&state.flow_type)
         .ok_or("the flow is not registered on this worker")?;
     let turn = state.turn.as_ref().ok_or("the turn is over")?;
-    let record = &turn.call(id).ok_or("the turn has no such call")?.record;
-    let key = crate::ids::InterruptId::of_call(turn.turn_id, id);
-    let arguments = context
-        .row(RowKind::Arguments, key.as_str())
-        .await
-        .map_err(|it| it.to_string())?;
+    let record = (turn.calls.iter())
+        .map(|it| &it.record)
+        .find(|it| InterruptId::of_call(it.turn_id, &it.tool_call_id) == *call)
+        .ok_or("the turn has no such call")?;
     let request = ToolCallRequest {
         session_id: context.session.clone(),
         turn_id: turn.turn_id,
-        tool_call_id: id.clone(),
+        tool_call_id: record.tool_call_id.clone(),
         tool_name: record.tool_name.clone(),
         arguments,
         attempt: record.starts,
@@ -327,3 +332,6 @@ async fn tool_request(
     };
     Ok((flow.runner(), request))
 }
+
+/// How long a call waits whose arguments could not be read.
+const UNREADABLE_PAUSE: Duration = Duration::from_secs(1);

@@ -159,6 +159,7 @@ async fn a_living_holder_keeps_its_session() {
     let _second = place.engine().await;
     for wall in [START.after(Duration::from_secs(1_000_000)), Timestamp(5)] {
         clock.set(wall);
+        // sleeps because only (virtual) time passes here
         tokio::time::sleep(Duration::from_secs(600)).await;
         let lease = place.store.load(&id).await.unwrap().unwrap().lease;
         assert_eq!(lease.unwrap().epoch, LeaseEpoch(1));
@@ -191,6 +192,7 @@ async fn an_engine_that_was_fenced_off_commits_nothing() {
     assert_eq!(taken, LeaseAnswer::Granted(LeaseEpoch(2)));
     let revision = client.snapshot(&id).await.unwrap().revision;
     place.runner.open_gate();
+    // sleeps because only (virtual) time passes here
     tokio::time::sleep(place.options.scan_interval * 2).await;
     assert_eq!(client.snapshot(&id).await.unwrap().revision, revision);
     place.store.remove_worker(&taker.id).await.unwrap();
@@ -269,6 +271,7 @@ async fn a_shutdown_waits_for_a_running_handler() {
         .unwrap();
     place.runner.waiting(1).await;
     let stop = tokio::spawn(first.shutdown());
+    // sleeps because only (virtual) time passes here
     tokio::time::sleep(place.options.shutdown_grace / 2).await;
     assert!(!stop.is_finished());
     place.runner.open_gate();
@@ -325,6 +328,7 @@ async fn a_session_of_a_newer_version_is_not_taken() {
         .await
         .unwrap();
     let engine = place.engine().await;
+    // sleeps because only (virtual) time passes here
     tokio::time::sleep(place.options.scan_interval * 3).await;
     let stored = place.store.load(&id).await.unwrap().unwrap();
     assert_eq!(stored.lease, None);
@@ -356,6 +360,7 @@ async fn a_session_that_becomes_newer_is_given_up() {
         .commit(&id, stored.revision, None, newer)
         .await
         .unwrap();
+    // sleeps because only (virtual) time passes here
     tokio::time::sleep(place.options.scan_interval).await;
     let stored = place.store.load(&id).await.unwrap().unwrap();
     assert_eq!(stored.lease, None);
@@ -369,6 +374,7 @@ async fn a_session_of_another_flow_is_left_to_its_workers() {
     let client = place.client();
     let id = session("s");
     client.start_session(start("s", "hello")).await.unwrap();
+    // sleeps because only (virtual) time passes here
     tokio::time::sleep(place.options.scan_interval * 3).await;
     let stored = place.store.load(&id).await.unwrap().unwrap();
     assert_eq!((stored.revision, stored.lease), (Revision(1), None));
