@@ -112,12 +112,13 @@ pub(super) async fn run_model(context: StepContext, step_id: StepId) {
         return;
     };
     let request = match segment_request(&context, &attempt, &state).await {
-        Ok(request) => context.owns_session().await.map(|it| it.then_some(request)),
-        Err(error) => Err(error),
+        Ok(request) => (context.check_fence().await)
+            .map(|()| request)
+            .map_err(str::to_owned),
+        Err(error) => Err(error.to_string()),
     };
     let end = match request {
-        Ok(None) => Err(AttemptFailure::new(FailureClass::Store, NOT_OWNED)),
-        Ok(Some(request)) => match run_segment(&context, &attempt, &state, request).await {
+        Ok(request) => match run_segment(&context, &attempt, &state, request).await {
             Some(end) => end,
             None => {
                 // Stopped on purpose: the attempt is given back and costs nothing (G7).
@@ -125,7 +126,7 @@ pub(super) async fn run_model(context: StepContext, step_id: StepId) {
                 return;
             }
         },
-        Err(error) => Err(AttemptFailure::new(FailureClass::Store, error.to_string())),
+        Err(detail) => Err(AttemptFailure::new(FailureClass::Store, detail)),
     };
     if let Err(failure) = &end {
         tracing::warn!(session = %context.session, step = %step_id, %failure, "a segment failed");
@@ -258,14 +259,9 @@ async fn answer(
                 event,
             };
             let answer = match context.deliver(input).await.map(|it| it.reply) {
-                Ok(Reply::CallGranted) => match context.owns_session().await {
-                    Ok(true) => Ok(SegmentReply::Granted),
-                    Ok(false) => Err(LinkError::Superseded),
-                    Err(error) => {
-                        tracing::warn!(session = %context.session, %error, "a lease cannot be read");
-                        Err(LinkError::Closed)
-                    }
-                },
+                Ok(Reply::CallGranted) => (context.check_fence().await)
+                    .map(|()| SegmentReply::Granted)
+                    .map_err(|_| LinkError::Superseded),
                 Ok(Reply::CallIsFinal(id)) => final_reply(context, turn_id, &id).await,
                 Ok(Reply::Done) => Ok(SegmentReply::Accepted),
                 Ok(
