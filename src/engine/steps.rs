@@ -63,6 +63,23 @@ impl StepContext {
         }
     }
 
+    /// Checks that the session is still ours: a worker that stood still may have lost it after its
+    /// grant was committed (G8). Whoever did reports an end all the same, and the driver learns
+    /// from the refused commit that it is fenced.
+    async fn check_fence(&self) -> Result<(), &'static str> {
+        match self.shared.store.load(&self.session).await {
+            Ok(stored) => stored
+                .and_then(|it| it.lease)
+                .filter(|it| it.epoch == self.epoch)
+                .map(|_| ())
+                .ok_or("another worker owns the session"),
+            Err(error) => {
+                tracing::warn!(session = %self.session, %error, "the lease cannot be read");
+                Err("the lease could not be read")
+            }
+        }
+    }
+
     async fn row(&self, kind: RowKind, key: &str) -> Result<String, StoreError> {
         let keys = [RowKey {
             kind,
@@ -94,7 +111,13 @@ pub(super) async fn run_model(context: StepContext, step_id: StepId) {
     let Some((attempt, state)) = context.begin(step_id).await else {
         return;
     };
-    let end = match segment_request(&context, &attempt, &state).await {
+    let request = match segment_request(&context, &attempt, &state).await {
+        Ok(request) => (context.check_fence().await)
+            .map(|()| request)
+            .map_err(str::to_owned),
+        Err(error) => Err(error.to_string()),
+    };
+    let end = match request {
         Ok(request) => match run_segment(&context, &attempt, &state, request).await {
             Some(end) => end,
             None => {
@@ -103,7 +126,7 @@ pub(super) async fn run_model(context: StepContext, step_id: StepId) {
                 return;
             }
         },
-        Err(error) => Err(AttemptFailure::new(FailureClass::Store, error.to_string())),
+        Err(detail) => Err(AttemptFailure::new(FailureClass::Store, detail)),
     };
     if let Err(failure) = &end {
         tracing::warn!(session = %context.session, step = %step_id, %failure, "a segment failed");
@@ -236,7 +259,9 @@ async fn answer(
                 event,
             };
             let answer = match context.deliver(input).await.map(|it| it.reply) {
-                Ok(Reply::CallGranted) => Ok(SegmentReply::Granted),
+                Ok(Reply::CallGranted) => (context.check_fence().await)
+                    .map(|()| SegmentReply::Granted)
+                    .map_err(|_| LinkError::Superseded),
                 Ok(Reply::CallIsFinal(id)) => final_reply(context, turn_id, &id).await,
                 Ok(Reply::Done) => Ok(SegmentReply::Accepted),
                 Ok(
@@ -283,7 +308,11 @@ pub(super) async fn call_tool(context: StepContext, step_id: StepId, call: Inter
     let Some((attempt, state)) = context.begin(step_id).await else {
         return;
     };
-    let end = match tool_request(&context, &state, &call, arguments) {
+    let request = match tool_request(&context, &state, &call, arguments) {
+        Ok(request) => context.check_fence().await.map(|()| request),
+        Err(detail) => Err(detail),
+    };
+    let end = match request {
         Ok((runner, request)) => {
             let mut running = JoinSet::new();
             running.spawn(async move { runner.call_tool(request).await });

@@ -5,6 +5,7 @@
 mod case;
 mod check;
 mod cli_deaths;
+mod patience;
 mod reference;
 
 use abide::testing::faults::{CrashPoint, Side};
@@ -167,6 +168,28 @@ async fn an_idempotent_call_is_lost_three_times_at_most() {
         }
     }
     report.end("idempotent");
+}
+
+/// G1, G8: a worker that stands still beside a commit and goes on after another one took over
+/// stores nothing more, and its process ends.
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_wakes_up_too_late_changes_nothing() {
+    let mut report = Report::default();
+    for reference in &reference::ALL {
+        let plain = undisturbed(reference).await;
+        for point in commit_points(plain.commits[0]) {
+            let Point::Commit(at) = point else { continue };
+            let mut case = Case::start(reference).await;
+            case.stall(at).await;
+            let run = case.finish().await;
+            let mut found = differences(&plain, &run);
+            if run.deaths != 1 {
+                found.push("the point was not reached".to_owned());
+            }
+            report.add(reference, &[point], found);
+        }
+    }
+    report.end("asleep beside a commit");
 }
 
 /// G1, G7: a second crash in the recovery from the first changes no more than one does.

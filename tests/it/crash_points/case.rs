@@ -17,14 +17,12 @@ use abide::testing::faults::{CrashPoint, CrashingStore, Side};
 use abide::testing::launcher::{FakeCliHandle, Launch};
 use abide::turn::CallPlace;
 
+use super::patience::{TURNS_OF_OTHERS, Watchdog, settles};
 use super::reference::{Answer, EPILOGUE, Reference};
 use crate::support::{Cli, World};
 
 /// How long a worker may take, in the runtime's paused time: leases and back-off are part of it.
 const LIMIT: Duration = Duration::from_secs(600);
-
-/// How often other tasks get their turn before a state counts as lasting.
-const TURNS_OF_OTHERS: usize = 500;
 
 /// Where a worker dies.
 #[derive(Debug, Clone, Copy)]
@@ -172,8 +170,13 @@ impl<'a> Case<'a> {
                 }
             }
         };
+        let watchdog = Watchdog::start();
         let held = tokio::select! {
             biased;
+            () = watchdog.barks() => {
+                self.problems.push("it works for ever".to_owned());
+                None
+            }
             held = death => Some(held),
             end = tokio::time::timeout(LIMIT, self.run_to_end()) => {
                 if end.is_err() {
@@ -195,6 +198,47 @@ impl<'a> Case<'a> {
         }
         self.look_at_the_dead(held).await;
         LifeEnd::Died
+    }
+
+    /// Lets one worker stand still beside a commit, another one finish, and the first one go on
+    /// (G8): nothing of it is stored any more, and its process ends.
+    pub(super) async fn stall(&mut self, at: CrashPoint) {
+        let inner = Arc::clone(&self.world.store);
+        let store = Arc::new(CrashingStore::new(inner, Some(at)));
+        self.world.start_engine_over(Arc::clone(&store) as _).await;
+        let mut stalled = store.crashed();
+        tokio::select! {
+            biased;
+            reached = stalled.wait_for(|it| *it) => drop(reached.expect("the store is there")),
+            () = self.run_to_end() => return,
+        }
+        let engine = self.world.leave_engine();
+        self.deaths += 1;
+        self.look_at_the_dead(None).await;
+        if self.life(None).await != LifeEnd::Done {
+            return;
+        }
+        self.is_free().await;
+        let content = |it: StoredSession| (it.revision, it.state, it.head);
+        let before = content(self.stored().await);
+        let starts = self.world.effects.starts() + self.cli().effects().len();
+        store.wake();
+        let cli = self.cli();
+        if !settles(|| cli.running() == 0).await {
+            self.problems
+                .push("the process of a fenced worker goes on".to_owned());
+        }
+        // What is still under way in the first worker has its time.
+        settles(|| false).await;
+        if self.world.effects.starts() + cli.effects().len() != starts {
+            self.problems
+                .push("a fenced worker started a call".to_owned());
+        }
+        if content(self.stored().await) != before {
+            self.problems
+                .push("a fenced worker changed what is stored".to_owned());
+        }
+        drop(engine);
     }
 
     /// Reads from the store what the death must mean for each call, and what must never change.
@@ -406,15 +450,4 @@ impl<'a> Case<'a> {
     async fn state(&self) -> SessionState {
         SessionState::read(&self.stored().await.state).expect("a state")
     }
-}
-
-/// Waits until something holds, as long as other tasks have something to do.
-async fn settles(holds: impl Fn() -> bool) -> bool {
-    for _ in 0..TURNS_OF_OTHERS {
-        if holds() {
-            return true;
-        }
-        tokio::task::yield_now().await;
-    }
-    false
 }

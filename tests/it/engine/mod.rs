@@ -1,5 +1,6 @@
 //! The local engine over a runner that has no model: what it promises to every runner.
 
+mod broken_store;
 mod clients;
 mod events;
 mod recovery;

@@ -158,6 +158,11 @@ impl World {
         self.engine = None;
     }
 
+    /// Leaves the engine to itself, as a worker that stands still.
+    pub(crate) fn leave_engine(&mut self) -> LocalEngine {
+        self.engine.take().expect("an engine runs")
+    }
+
     /// Ends the engine in order.
     pub(crate) async fn shut_down(&mut self) {
         if let Some(engine) = self.engine.take() {
