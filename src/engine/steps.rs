@@ -252,7 +252,7 @@ async fn answer(
     update: SegmentUpdate,
 ) {
     match update {
-        SegmentUpdate::Live(kind, text) => live.write(kind, text),
+        SegmentUpdate::Live(kind, piece) => live.write(kind, piece.into_text()),
         SegmentUpdate::Event(event, reply) => {
             let input = Input::Segment {
                 attempt: attempt.clone(),

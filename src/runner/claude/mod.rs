@@ -5,6 +5,7 @@ mod drive;
 mod environment;
 mod mcp;
 mod options;
+mod redaction;
 
 use std::collections::BTreeMap;
 use std::fmt;

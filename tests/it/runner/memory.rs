@@ -10,7 +10,7 @@ use super::*;
 fn api(world: &World) -> &ScriptedMessagesApi {
     match &world.kind {
         Kind::Real(api) => api,
-        Kind::Fake(_) => panic!("the fake CLI asks no model"),
+        Kind::Fake(_) | Kind::Other => panic!("only the real CLI asks a model"),
     }
 }
 
@@ -85,7 +85,7 @@ async fn thinking_comes_back_with_its_signature() {
     let script = ModelScript::commands()
         .rule(Rule::results("think", 1, Reply::text("done")))
         .rule(Rule::prompt("think", reply));
-    let Some(world) = World::real_with("2.1.316", script).await else {
+    let Some(world) = World::real_over("2.1.316", script).await else {
         return;
     };
     let mut agent = Agent::new(&world);
@@ -119,7 +119,7 @@ async fn a_deferral_in_the_middle_of_a_message_is_one() {
         "slowly",
         reply.hold(HoldPoint::AfterBlock(1), "message"),
     ));
-    let Some(world) = World::real_with("2.1.316", script).await else {
+    let Some(world) = World::real_over("2.1.316", script).await else {
         return;
     };
     let seen = Arc::new(Notify::new());

@@ -39,7 +39,7 @@ on_each_cli! {
     a_later_turn_knows_the_earlier_ones;
     /// I05, I26: a read runs inside the segment, once, and is reported.
     a_read_runs_inside_the_segment;
-    /// E20, L17: whatever an inline handler does, the model reads it as a result and no secret.
+    /// E20: whatever an inline handler does, the model reads it as a result and no secret.
     an_inline_handler_that_fails_is_told_to_the_model;
     /// A result is cut before the CLI would put it into a file that is lost.
     a_long_result_is_cut;
