@@ -90,8 +90,11 @@ pub enum HookAnswer {
     },
     /// The CLI asks `can_use_tool`.
     Ask,
-    /// The CLI ends the segment and keeps the call.
-    Defer,
+    /// The CLI ends the segment and keeps the call, with this input if one is given.
+    Defer {
+        /// The final input, verbatim.
+        updated_input: Option<Box<RawValue>>,
+    },
 }
 
 /// An answer to a permission question.
@@ -181,19 +184,18 @@ impl HostFrame {
 impl HookAnswer {
     fn body(&self) -> Result<Box<RawValue>, ProtocolError> {
         let event = json!("PreToolUse").to_string();
+        let updated = |input: &Option<Box<RawValue>>| {
+            let text = input.as_deref()?.get().to_owned();
+            Some(("updatedInput", text))
+        };
         let (decision, extra) = match self {
-            Self::Allow {
-                updated_input: None,
-            } => ("allow", None),
-            Self::Allow {
-                updated_input: Some(input),
-            } => ("allow", Some(("updatedInput", input.get().to_owned()))),
+            Self::Allow { updated_input } => ("allow", updated(updated_input)),
             Self::Deny { reason } => (
                 "deny",
                 Some(("permissionDecisionReason", json!(reason).to_string())),
             ),
             Self::Ask => ("ask", None),
-            Self::Defer => ("defer", None),
+            Self::Defer { updated_input } => ("defer", updated(updated_input)),
         };
         let decision = json!(decision).to_string();
         let mut fields = vec![

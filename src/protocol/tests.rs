@@ -57,7 +57,9 @@ fn every_decision_names_its_event() {
             r#"{"hookEventName":"PreToolUse","permissionDecision":"ask"}"#,
         ),
         (
-            HookAnswer::Defer,
+            HookAnswer::Defer {
+                updated_input: None,
+            },
             r#"{"hookEventName":"PreToolUse","permissionDecision":"defer"}"#,
         ),
     ] {

@@ -6,6 +6,7 @@ use serde_json::value::RawValue;
 
 use super::audit::ToolResult;
 use super::gate::{AskedCall, GatedCall, ServedCall};
+use super::json::same_json;
 use super::{McpPermit, contract, runner};
 use crate::failure::AttemptFailure;
 use crate::ids::ToolCallId;
@@ -148,11 +149,12 @@ impl Native {
 
     /// Defers the first gated call of the segment. A later one is refused, because the CLI resumes
     /// only one (I06, I09).
-    pub(super) fn gate(&mut self, call: GatedCall) -> Result<(), String> {
+    pub(super) fn gate(&mut self, call: GatedCall) -> Result<HookAnswer, String> {
         match self.deferral {
             Deferral::None => {
+                let updated_input = call.input.updated();
                 self.deferral = Deferral::Deferred(call);
-                Ok(())
+                Ok(HookAnswer::Defer { updated_input })
             }
             Deferral::Deferred(_) => Err(format!(
                 "{name} did not run. Another call of this reply waits for its result, and only one can wait at a time. Call {name} again by itself.",
@@ -168,7 +170,7 @@ impl Native {
     }
 
     /// Answers the first hook for the resumed call.
-    pub(super) fn hook(&mut self, request_id: &str, asked: &AskedCall<'_>) -> HookMove {
+    pub(super) fn hook(&mut self, request_id: &str, asked: &AskedCall) -> HookMove {
         let Some(resumed) = &mut self.resumed else {
             return HookMove::Refuse(not_recorded(asked));
         };
@@ -198,7 +200,7 @@ impl Native {
     pub(super) fn question(
         &mut self,
         request_id: &str,
-        asked: &AskedCall<'_>,
+        asked: &AskedCall,
         hook_ran: bool,
     ) -> QuestionMove {
         let Some(resumed) = &mut self.resumed else {
@@ -386,6 +388,8 @@ impl Native {
                 resumed.state = ResumedState::Told;
                 Ok(ResultMove::Nothing)
             }
+            // The second use of its id was denied, and the model reads that.
+            ResumedState::Told if result.is_error => Ok(ResultMove::Nothing),
             ResumedState::Waiting
             | ResumedState::Starting(_)
             | ResumedState::Withdrawn
@@ -432,6 +436,11 @@ impl Native {
                 if named.id != call.id.as_str() || named.name != call.cli_name {
                     return Err(contract("the CLI deferred another call than the hook did"));
                 }
+                if !same_json(call.input.json.get(), named.input.get()) {
+                    return Err(contract(
+                        "the CLI deferred another input than the one that was decided",
+                    ));
+                }
                 Ok(Some(RequestedCall {
                     tool_call_id: call.id.clone(),
                     tool_name: call.tool_name.clone(),
@@ -449,8 +458,8 @@ impl Native {
 }
 
 impl Resumed {
-    fn is_own_tool(&self, asked: &AskedCall<'_>) -> bool {
-        self.cli_name == asked.tool_name && !asked.in_sub_agent
+    fn is_own_tool(&self, asked: &AskedCall) -> bool {
+        self.cli_name == asked.tool_name && asked.sub_agent.is_none()
     }
 
     fn allow(&self) -> HookAnswer {
@@ -471,7 +480,7 @@ impl Resumed {
     }
 }
 
-fn not_recorded(asked: &AskedCall<'_>) -> String {
+fn not_recorded(asked: &AskedCall) -> String {
     format!(
         "{} did not run: the record under this id is of another call",
         asked.tool_name
