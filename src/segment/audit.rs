@@ -98,6 +98,10 @@ const REFUSALS: [&str; 2] = [
     "The user doesn't want to take this action right now.",
 ];
 
+/// How the CLI answers, in the transcript alone, a call that an earlier process left without a
+/// result. It stands there at the start of the process, before anything could run.
+const LEFT_OPEN: &str = "[Tool call interrupted: the session ended before this call's result";
+
 /// The kinds of results for which the CLI says that nothing ran. `interrupted` is none of them: such
 /// a call may have taken effect.
 const NON_EXECUTION: [&str; 3] = ["permission-rule", "user-rejected", "cancelled"];
@@ -148,7 +152,9 @@ impl Audit {
         standing: Standing,
         result: &ToolResult,
     ) -> Result<(), AttemptFailure> {
-        if self.seen.contains(&result.tool_call_id) {
+        let is_left_open =
+            standing == Standing::Unknown && result.is_error && result.text.starts_with(LEFT_OPEN);
+        if is_left_open || self.seen.contains(&result.tool_call_id) {
             return Ok(());
         }
         self.check(standing, result)
@@ -236,6 +242,27 @@ mod tests {
                 "{capture}"
             );
         }
+    }
+
+    /// G5: a call of an earlier process is answered in the transcript (capture `abandon_drop`); the
+    /// same words on the output, or for a call of this segment that succeeded, are no excuse.
+    #[test]
+    fn a_call_that_an_earlier_process_left_open_needs_no_decision() {
+        let text = "[Tool call interrupted: the session ended before this call's result was recorded, so its outcome is unknown. Check whether it took effect before relying on it or running it again.]";
+        let mirrored = |standing, result: &ToolResult| {
+            Audit::default().check_mirrored(standing, result).is_ok()
+        };
+        let error = result(true, text, json!(null));
+        assert!(mirrored(Standing::Unknown, &error));
+        assert!(!is_accepted(Standing::Unknown, &error));
+        assert!(!mirrored(
+            Standing::Unknown,
+            &result(false, text, json!(null))
+        ));
+        assert!(!mirrored(
+            Standing::Unknown,
+            &result(true, "Exit code 1", json!(null))
+        ));
     }
 
     /// G5: everything else without a decision is a gap, and so is an output of a refused call.

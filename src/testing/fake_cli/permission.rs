@@ -34,13 +34,15 @@ pub(super) enum Source {
     Hook,
     Host,
     Mode,
+    /// The call has an unknown name: nobody was asked (capture `unknown_tool_names`).
+    Nobody,
 }
 
 impl Source {
     /// Returns `permission_decision` of the result line.
     pub(super) fn decision(self, outcome: &Outcome) -> Option<Value> {
         match (self, outcome.not_run) {
-            (_, Some("cancelled" | "user-rejected")) => None,
+            (_, Some("cancelled" | "user-rejected")) | (Self::Nobody, _) => None,
             (Self::Hook, None) => {
                 Some(json!({"decision": "accept", "source": "hook", "reason_type": "hook"}))
             }
