@@ -90,11 +90,9 @@ pub enum HookAnswer {
     },
     /// The CLI asks `can_use_tool`.
     Ask,
-    /// The CLI ends the segment and keeps the call, with this input if one is given.
-    Defer {
-        /// The final input, verbatim.
-        updated_input: Option<Box<RawValue>>,
-    },
+    /// The CLI ends the segment and keeps the call with the model's input: it passes over an
+    /// `updatedInput` in the same answer (measured on CLI 2.1.316 and 2.1.332).
+    Defer,
 }
 
 /// An answer to a permission question.
@@ -184,18 +182,19 @@ impl HostFrame {
 impl HookAnswer {
     fn body(&self) -> Result<Box<RawValue>, ProtocolError> {
         let event = json!("PreToolUse").to_string();
-        let updated = |input: &Option<Box<RawValue>>| {
-            let text = input.as_deref()?.get().to_owned();
-            Some(("updatedInput", text))
-        };
         let (decision, extra) = match self {
-            Self::Allow { updated_input } => ("allow", updated(updated_input)),
+            Self::Allow {
+                updated_input: None,
+            } => ("allow", None),
+            Self::Allow {
+                updated_input: Some(input),
+            } => ("allow", Some(("updatedInput", input.get().to_owned()))),
             Self::Deny { reason } => (
                 "deny",
                 Some(("permissionDecisionReason", json!(reason).to_string())),
             ),
             Self::Ask => ("ask", None),
-            Self::Defer { updated_input } => ("defer", updated(updated_input)),
+            Self::Defer => ("defer", None),
         };
         let decision = json!(decision).to_string();
         let mut fields = vec![

@@ -57,9 +57,7 @@ fn every_decision_names_its_event() {
             r#"{"hookEventName":"PreToolUse","permissionDecision":"ask"}"#,
         ),
         (
-            HookAnswer::Defer {
-                updated_input: None,
-            },
+            HookAnswer::Defer,
             r#"{"hookEventName":"PreToolUse","permissionDecision":"defer"}"#,
         ),
     ] {

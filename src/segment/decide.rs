@@ -27,16 +27,10 @@ impl Segment {
             HooksAnswer::Deny { reason } => denial(reason),
             HooksAnswer::Continue {
                 updated_input: None,
-            } => self.judge(&held.call, as_asked(held.input)),
+            } => self.judge(&held.call, held.input, None),
             HooksAnswer::Continue {
                 updated_input: Some(json),
-            } if gate::is_object(&json) => {
-                let input = FinalInput {
-                    json,
-                    is_rewritten: true,
-                };
-                self.judge(&held.call, input)
-            }
+            } if gate::is_object(&json) => self.judge(&held.call, held.input, Some(json)),
             HooksAnswer::Continue {
                 updated_input: Some(_),
             } => denial(format!(
@@ -96,7 +90,7 @@ impl Segment {
             };
         }
         if !self.plan.asks_hooks {
-            return Held::Now(self.judge(&call, as_asked(input)));
+            return Held::Now(self.judge(&call, input, None));
         }
         self.actions.push_back(Action::AskHooks(HookQuestion {
             tool_call_id: call.id.clone(),
@@ -113,8 +107,14 @@ impl Segment {
     }
 
     /// Makes our own decision about a new call and its final input (G4).
-    fn judge(&mut self, call: &AskedCall, input: FinalInput) -> HookAnswer {
-        let updated_input = input.updated();
+    fn judge(
+        &mut self,
+        call: &AskedCall,
+        asked: Box<RawValue>,
+        rewritten: Option<Box<RawValue>>,
+    ) -> HookAnswer {
+        let updated_input = rewritten.clone();
+        let input = FinalInput { asked, rewritten };
         match self.gate.decide(&self.plan, call, input) {
             GateAnswer::Inline { tool_name } => {
                 self.actions
@@ -127,9 +127,9 @@ impl Segment {
             GateAnswer::Structured => HookAnswer::Allow { updated_input },
             GateAnswer::Deny(reason) => denial(reason),
             GateAnswer::Gated(gated) => match self.native.gate(gated) {
-                Ok(answer) => {
+                Ok(()) => {
                     self.gate.defer(&call.id);
-                    answer
+                    HookAnswer::Defer
                 }
                 Err(reason) => {
                     self.gate.refuse(&call.id);
@@ -201,14 +201,6 @@ impl Segment {
                 self.actions.push_back(Action::CancelHooks { tool_call_id });
             }
         }
-    }
-}
-
-/// The input that no hook changed.
-const fn as_asked(json: Box<RawValue>) -> FinalInput {
-    FinalInput {
-        json,
-        is_rewritten: false,
     }
 }
 

@@ -85,15 +85,16 @@ pub(super) fn is_object(input: &RawValue) -> bool {
 /// The final input of a call: what is decided about is what runs (G4).
 #[derive(Debug, Clone)]
 pub(super) struct FinalInput {
-    pub(super) json: Box<RawValue>,
-    /// True when a hook of the application changed it, so that the CLI must be told.
-    pub(super) is_rewritten: bool,
+    /// The model's own.
+    pub(super) asked: Box<RawValue>,
+    /// What the hooks of the application made of it, if they changed it: the CLI must be told.
+    pub(super) rewritten: Option<Box<RawValue>>,
 }
 
 impl FinalInput {
-    /// What our answer tells the CLI.
-    pub(super) fn updated(&self) -> Option<Box<RawValue>> {
-        self.is_rewritten.then(|| self.json.clone())
+    /// What policy, record and execution see.
+    pub(super) fn json(&self) -> &RawValue {
+        self.rewritten.as_deref().unwrap_or(&self.asked)
     }
 }
 
@@ -140,7 +141,7 @@ enum Decision {
     /// A custom tool; the tool server may run it once, with this input.
     InlineCustom {
         name: String,
-        input: Box<RawValue>,
+        input: FinalInput,
         ticket: Ticket,
         event: Event,
     },
@@ -204,7 +205,7 @@ impl ToolCallGate {
             Kind::Custom(name, policy) if custom_is_inline(policy) => (
                 Decision::InlineCustom {
                     name: name.clone(),
-                    input: input.json,
+                    input,
                     ticket: Ticket::Fresh,
                     event: Event::Started,
                 },
@@ -319,7 +320,7 @@ impl ToolCallGate {
                 ..
             }) if *name == call.name
                 && *ticket == Ticket::Fresh
-                && same_json(input.get(), &call.arguments) =>
+                && same_json(input.json().get(), &call.arguments) =>
             {
                 *ticket = Ticket::Used;
                 Some(McpPermit::Run {

@@ -149,12 +149,11 @@ impl Native {
 
     /// Defers the first gated call of the segment. A later one is refused, because the CLI resumes
     /// only one (I06, I09).
-    pub(super) fn gate(&mut self, call: GatedCall) -> Result<HookAnswer, String> {
+    pub(super) fn gate(&mut self, call: GatedCall) -> Result<(), String> {
         match self.deferral {
             Deferral::None => {
-                let updated_input = call.input.updated();
                 self.deferral = Deferral::Deferred(call);
-                Ok(HookAnswer::Defer { updated_input })
+                Ok(())
             }
             Deferral::Deferred(_) => Err(format!(
                 "{name} did not run. Another call of this reply waits for its result, and only one can wait at a time. Call {name} again by itself.",
@@ -403,7 +402,7 @@ impl Native {
         }
     }
 
-    /// Reads the result of the segment: the call that was deferred, if one was (L21, L29).
+    /// Reads the result of the segment: the call that was deferred, if one was (G4, L21, L29).
     pub(super) fn conclude(
         &self,
         result: &ResultFrame,
@@ -436,15 +435,17 @@ impl Native {
                 if named.id != call.id.as_str() || named.name != call.cli_name {
                     return Err(contract("the CLI deferred another call than the hook did"));
                 }
-                if !same_json(call.input.json.get(), named.input.get()) {
+                // The CLI keeps what the model wrote. What our hooks made of it is in the record,
+                // and the allow of the resume carries it (L24).
+                if !same_json(call.input.asked.get(), named.input.get()) {
                     return Err(contract(
-                        "the CLI deferred another input than the one that was decided",
+                        "the CLI deferred another input than the one that was decided about",
                     ));
                 }
                 Ok(Some(RequestedCall {
                     tool_call_id: call.id.clone(),
                     tool_name: call.tool_name.clone(),
-                    arguments: named.input.get().to_owned(),
+                    arguments: call.input.json().get().to_owned(),
                     policy: call.policy,
                     place: call.place,
                 }))

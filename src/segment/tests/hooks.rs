@@ -55,7 +55,7 @@ fn the_answer_is_held_until_the_hooks_have_answered() {
             "Bash",
             "Bash",
             rewritten(r#"{"command":"ls"}"#),
-            vec![r#"hook "defer" {"command":"ls"}"#],
+            vec![r#"hook "defer""#],
         ),
         ("Bash", "Bash", unchanged(), vec![r#"hook "defer""#]),
         (
@@ -127,18 +127,18 @@ fn an_inline_call_runs_with_the_decided_input_only() {
     }
 }
 
-/// G4, I08, L29: the record of a gated call has the input that the hooks left, and a CLI that
-/// deferred another one fails the segment.
+/// G4, I08, L29: the record of a gated call has the input that the hooks left; the CLI keeps the
+/// model's, and one that deferred another fails the segment.
 #[test]
 fn a_gated_call_is_recorded_with_the_decided_input() {
-    for (deferred, accepted) in [(json!({"a": 5}), true), (json!({"a": 1}), false)] {
+    for (deferred, accepted) in [(json!({"a": 1}), true), (json!({"a": 5}), false)] {
         let mut stepper = turn_with_hooks();
         stepper.reply("m1", "one moment");
         stepper.hook("r1", "toolu_1", "mcp__tools__create_refund");
         stepper.hooks_say("toolu_1", rewritten(r#"{"a":5}"#));
         assert_eq!(
             stepper.take().last().map(String::as_str),
-            Some(r#"hook "defer" {"a":5}"#)
+            Some(r#"hook "defer""#)
         );
         stepper.mirror_deferral("toolu_1");
         stepper.result(
@@ -156,7 +156,7 @@ fn a_gated_call_is_recorded_with_the_decided_input() {
                 stepper.failure(),
                 (
                     FailureClass::CliContract,
-                    "the CLI deferred another input than the one that was decided".to_owned()
+                    "the CLI deferred another input than the one that was decided about".to_owned()
                 )
             );
         }

@@ -41,7 +41,7 @@ fn a_deferral_must_be_the_one_that_the_hook_made() {
     input["deferred_tool_use"]["input"] = json!({"a": 2});
     contract_failure(
         deferred(input),
-        "the CLI deferred another input than the one that was decided",
+        "the CLI deferred another input than the one that was decided about",
     );
 
     let mut race = deferral("toolu_1", refund);

@@ -105,7 +105,10 @@ impl FakeCli {
         }
         if counts {
             if let Some(answer) = HookAnswer::read(answer) {
-                if let Some(input) = &answer.updated_input {
+                // With `defer` in the same answer it is passed over (real CLI 2.1.316, 2.1.332).
+                if let Some(input) = &answer.updated_input
+                    && !answer.is_deferral()
+                {
                     // The answer that arrives last wins (capture `hook_update_order`).
                     turn.calls[index].final_input = input.clone();
                 }

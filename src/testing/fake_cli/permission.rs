@@ -62,6 +62,10 @@ impl Source {
 }
 
 impl HookAnswer {
+    pub(super) fn is_deferral(&self) -> bool {
+        self.decision == Decision::Defer
+    }
+
     /// Reads an answer; an error, a malformed one or one without `hookEventName` is none
     /// (spec/cli-protocol.md 0.4).
     pub(super) fn read(answer: &Result<Value, String>) -> Option<Self> {

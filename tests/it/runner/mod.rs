@@ -1,11 +1,45 @@
 //! The runner's segments, on the fake CLI and on the real ones: the same scenarios, step by step,
 //! with the test in the place of the session.
 
+/// Runs a scenario on the fake CLI and on both pinned CLIs.
+macro_rules! on_each_cli {
+    ($($(#[$doc:meta])* $name:ident;)*) => {
+        mod fake {
+            use super::World;
+            $($(#[$doc])* #[tokio::test] async fn $name() {
+                let world = World::fake();
+                super::$name(&world).await;
+                world.assert_clean();
+            })*
+        }
+        mod cli_2_1_316 {
+            use super::World;
+            $($(#[$doc])* #[tokio::test] async fn $name() {
+                let Some(world) = World::real("2.1.316").await else { return };
+                super::$name(&world).await;
+                world.assert_clean();
+            })*
+        }
+        mod cli_2_1_332 {
+            use super::World;
+            $($(#[$doc])* #[tokio::test] async fn $name() {
+                let Some(world) = World::real("2.1.332").await else { return };
+                super::$name(&world).await;
+                world.assert_clean();
+            })*
+        }
+    };
+}
+
+mod agents;
 mod faults;
 mod guards;
+mod hooks;
+mod refusals;
 mod scenarios;
+mod streams;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use abide::event::LiveTextKind;
@@ -61,10 +95,13 @@ impl World {
 
     /// The real CLI of this version; `None`, said aloud, when it is not installed.
     pub(crate) async fn real(version: &str) -> Option<Self> {
+        Self::real_with(version, ModelScript::commands()).await
+    }
+
+    /// The same with another model.
+    pub(crate) async fn real_with(version: &str, script: ModelScript) -> Option<Self> {
         let cli = RealCli::find(version, Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap()?;
-        let api = ScriptedMessagesApi::start(ModelScript::commands())
-            .await
-            .unwrap();
+        let api = ScriptedMessagesApi::start(script).await.unwrap();
         let directory = TempDir::new().unwrap();
         let home = directory.path().join("home");
         std::fs::create_dir(&home).unwrap();
@@ -88,6 +125,19 @@ impl World {
             Kind::Fake(handle) => handle,
             Kind::Real(_) => panic!("the real CLI has no handle"),
         }
+    }
+
+    /// The requests to the model so far; none that could be seen with the fake CLI.
+    pub(crate) fn api(&self) -> Option<&ScriptedMessagesApi> {
+        match &self.kind {
+            Kind::Fake(_) => None,
+            Kind::Real(api) => Some(api),
+        }
+    }
+
+    /// A file in the CLI's working directory.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
     }
 
     pub(crate) fn options(&self) -> ClaudeAgentOptions {
@@ -221,14 +271,23 @@ impl Agent {
         world: &World,
         define: impl FnOnce(ClaudeAgentRunnerBuilder, &Desk) -> ClaudeAgentRunnerBuilder,
     ) -> Self {
+        Self::build_with(world, world.options(), define)
+    }
+
+    pub(crate) fn build_with(
+        world: &World,
+        options: ClaudeAgentOptions,
+        define: impl FnOnce(ClaudeAgentRunnerBuilder, &Desk) -> ClaudeAgentRunnerBuilder,
+    ) -> Self {
         let desk = Desk::default();
         let policies = ToolPolicies::new()
             .with("Read", ToolPolicy::new(ToolEffect::Read))
+            .with("Agent", ToolPolicy::new(ToolEffect::Read))
             .with(
                 "Bash",
                 ToolPolicy::new(ToolEffect::Unclassified).with_approval(Approval::Required),
             );
-        let builder = ClaudeAgentRunner::builder(world.options())
+        let builder = ClaudeAgentRunner::builder(options)
             .tool_policies(policies)
             .launcher(Arc::clone(&world.launcher));
         Self {
