@@ -83,7 +83,8 @@ pub use engine::LocalEngine;
 pub use flow::{AgentSessionFlow, FlowRegistry, SessionOptions};
 pub use policy::{Approval, ToolEffect, ToolPolicies, ToolPolicy};
 pub use runner::{
-    AgentFrameworkRunner, ClaudeAgentOptions, ClaudeAgentRunner, CliEnvironment, SegmentLink,
+    AgentFrameworkRunner, ClaudeAgentOptions, ClaudeAgentRunner, CliEnvironment, PreToolUse,
+    PreToolUseDecision, PreToolUseHook, SegmentLink,
 };
 #[cfg(feature = "sqlite")]
 pub use store::SqliteStateStore;

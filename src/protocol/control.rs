@@ -55,6 +55,9 @@ pub struct HookInput {
     /// Present exactly for calls of a sub-agent.
     #[serde(default)]
     pub agent_id: Option<String>,
+    /// Which kind of sub-agent it is.
+    #[serde(default)]
+    pub agent_type: Option<String>,
 }
 
 /// A permission question.

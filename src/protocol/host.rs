@@ -90,7 +90,8 @@ pub enum HookAnswer {
     },
     /// The CLI asks `can_use_tool`.
     Ask,
-    /// The CLI ends the segment and keeps the call.
+    /// The CLI ends the segment and keeps the call with the model's input: it passes over an
+    /// `updatedInput` in the same answer (measured on CLI 2.1.316 and 2.1.332).
     Defer,
 }
 

@@ -106,6 +106,18 @@ pub struct ToolResultMeta {
     /// Why it did not run, when it did not.
     #[serde(default)]
     pub non_execution_kind: Option<String>,
+    /// Who decided about it, when somebody did.
+    #[serde(default)]
+    pub permission_decision: Option<PermissionDecision>,
+}
+
+/// How a call was decided, as the CLI sees it.
+#[derive(Debug, Deserialize)]
+#[non_exhaustive]
+pub struct PermissionDecision {
+    /// `accept` or `reject`.
+    #[serde(default)]
+    pub decision: Option<String>,
 }
 
 /// One block of a message.

@@ -20,8 +20,8 @@ pub use host::{HookAnswer, HostFrame, PermissionAnswer, ToolServerDeclaration};
 pub use launch::{Launch, PermissionMode};
 pub use message::{
     AssistantFrame, AssistantMessage, ContentBlock, DeferredToolUse, Delta, InitFrame, MirrorFrame,
-    ModelUsage, ResultFrame, RetryFrame, SystemFrame, TokenUsage, ToolResultMeta, UserFrame,
-    UserMessage,
+    ModelUsage, PermissionDecision, ResultFrame, RetryFrame, SystemFrame, TokenUsage,
+    ToolResultMeta, UserFrame, UserMessage,
 };
 pub use text::{Text, content_blocks, flattened_text};
 

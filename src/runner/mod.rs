@@ -4,6 +4,7 @@
 
 mod claude;
 mod history;
+mod hook;
 mod link;
 
 use async_trait::async_trait;
@@ -18,6 +19,9 @@ pub use claude::{
     ClaudeAgentRunnerBuilder, CliEnvironment, PermissionMode, TESTED_CLI_VERSIONS,
 };
 pub use history::History;
+pub use hook::{
+    PRE_TOOL_USE_HOOK_DEADLINE_DEFAULT, PreToolUse, PreToolUseDecision, PreToolUseHook, SubAgent,
+};
 pub use link::{LinkError, LivePiece, SegmentLink, SegmentUpdate};
 
 /// What one segment starts from.

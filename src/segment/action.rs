@@ -25,6 +25,14 @@ pub enum Action {
         /// The CLI's request.
         request_id: String,
     },
+    /// Ask the application's hooks about a call; their answer comes back through
+    /// [`Segment::handle_hooks_answer`](super::Segment::handle_hooks_answer).
+    AskHooks(HookQuestion),
+    /// The CLI no longer waits for the hooks of this call.
+    CancelHooks {
+        /// Which call.
+        tool_call_id: ToolCallId,
+    },
     /// Tell the session, after everything told before. The answer to a
     /// [`SegmentEvent::CallStarting`] comes back through
     /// [`Segment::handle_call_granted`](super::Segment::handle_call_granted) or
@@ -41,6 +49,52 @@ pub enum Action {
     CliVersion(String),
     /// Close the CLI's input: its turn is over.
     CloseInput,
+}
+
+/// A call that the application's hooks are asked about, once, before anything is decided (G4).
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct HookQuestion {
+    /// Which call.
+    pub tool_call_id: ToolCallId,
+    /// The policy name of its tool.
+    pub tool_name: String,
+    /// The sub-agent that makes the call, if it is one.
+    pub sub_agent: Option<SubAgent>,
+    /// The input as the model wrote it: a JSON object, verbatim.
+    pub input: Box<RawValue>,
+}
+
+/// A sub-agent of the main conversation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SubAgent {
+    /// The CLI's name for it.
+    pub id: String,
+    /// Which kind it is, if the CLI says so.
+    pub agent_type: Option<String>,
+}
+
+/// What all hooks of the application together say about a call.
+#[derive(Debug, Clone)]
+#[cfg_attr(
+    feature = "unstable",
+    expect(
+        clippy::exhaustive_enums,
+        reason = "the driver builds it; a call goes on or it does not"
+    )
+)]
+pub enum HooksAnswer {
+    /// The gate decides, about the changed input if there is one.
+    Continue {
+        /// The final input, if a hook changed it: a JSON object.
+        updated_input: Option<Box<RawValue>>,
+    },
+    /// The call does not run.
+    Deny {
+        /// What the model reads.
+        reason: String,
+    },
 }
 
 /// What the tool server may do about one message (L20, I23).

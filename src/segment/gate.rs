@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{McpPermit, SegmentPlan};
+use super::json::same_json;
+use super::{McpPermit, SegmentPlan, SubAgent};
 use crate::ids::ToolCallId;
 use crate::policy::{ToolAnnotations, ToolEffect, ToolPolicy};
 use crate::protocol::{CanUseTool, HookCallback};
@@ -17,60 +18,83 @@ use crate::turn::CallPlace;
 const STRUCTURED_OUTPUT: &str = "StructuredOutput";
 
 /// A call that the CLI asks about, checked.
-#[derive(Debug)]
-pub(super) struct AskedCall<'a> {
+#[derive(Debug, Clone)]
+pub(super) struct AskedCall {
     pub(super) id: ToolCallId,
     /// The full name, as the model sees it.
-    pub(super) tool_name: &'a str,
-    pub(super) in_sub_agent: bool,
+    pub(super) tool_name: String,
+    pub(super) sub_agent: Option<SubAgent>,
 }
 
-impl<'a> AskedCall<'a> {
-    /// Reads a hook's question, or says why it cannot be allowed.
-    pub(super) fn of_hook(hook: &'a HookCallback) -> Result<Self, String> {
-        if hook.input.hook_event_name.as_deref() != Some("PreToolUse") {
+impl AskedCall {
+    /// Reads a hook's question and the call's input, or says why it cannot be allowed.
+    pub(super) fn of_hook(hook: HookCallback) -> Result<(Self, Box<RawValue>), String> {
+        let asked = hook.input;
+        if asked.hook_event_name.as_deref() != Some("PreToolUse") {
             return Err("the host decides before a tool use only".to_owned());
         }
-        if !(hook.input.tool_input.as_deref()).is_some_and(|it| it.get().starts_with('{')) {
-            return Err("the input of a call must be an object".to_owned());
-        }
-        let id = match (&hook.tool_use_id, &hook.input.tool_use_id) {
+        let input = asked
+            .tool_input
+            .filter(|it| is_object(it))
+            .ok_or_else(|| "the input of a call must be an object".to_owned())?;
+        let id = match (hook.tool_use_id, asked.tool_use_id) {
             (Some(outer), Some(inner)) if outer != inner => None,
             (Some(id), _) | (None, Some(id)) => Some(id),
             (None, None) => None,
         };
-        Self::new(
-            id,
-            hook.input.tool_name.as_deref(),
-            hook.input.agent_id.is_some(),
-        )
+        let call = Self::new(id, asked.tool_name, asked.agent_id, asked.agent_type)?;
+        Ok((call, input))
     }
 
     /// Reads a permission question, or says why it cannot be allowed.
-    pub(super) fn of_question(question: &'a CanUseTool) -> Result<Self, String> {
+    pub(super) fn of_question(question: CanUseTool) -> Result<Self, String> {
         Self::new(
-            question.tool_use_id.as_ref(),
-            question.tool_name.as_deref(),
-            question.agent_id.is_some(),
+            question.tool_use_id,
+            question.tool_name,
+            question.agent_id,
+            None,
         )
     }
 
     fn new(
-        id: Option<&String>,
-        tool_name: Option<&'a str>,
-        in_sub_agent: bool,
+        id: Option<String>,
+        tool_name: Option<String>,
+        agent_id: Option<String>,
+        agent_type: Option<String>,
     ) -> Result<Self, String> {
         let tool_name = tool_name
             .filter(|it| !it.is_empty())
             .ok_or_else(|| "a call must name its tool".to_owned())?;
         let id = id
-            .and_then(|it| ToolCallId::new(it.as_str()).ok())
+            .and_then(|it| ToolCallId::new(it).ok())
             .ok_or_else(|| format!("{tool_name} did not run: the call has no valid id"))?;
+        let sub_agent = agent_id.map(|id| SubAgent { id, agent_type });
         Ok(Self {
             id,
             tool_name,
-            in_sub_agent,
+            sub_agent,
         })
+    }
+}
+
+/// True for a JSON object: nothing else is an input of a call.
+pub(super) fn is_object(input: &RawValue) -> bool {
+    input.get().starts_with('{')
+}
+
+/// The final input of a call: what is decided about is what runs (G4).
+#[derive(Debug, Clone)]
+pub(super) struct FinalInput {
+    /// The model's own.
+    pub(super) asked: Box<RawValue>,
+    /// What the hooks of the application made of it, if they changed it: the CLI must be told.
+    pub(super) rewritten: Option<Box<RawValue>>,
+}
+
+impl FinalInput {
+    /// What policy, record and execution see.
+    pub(super) fn json(&self) -> &RawValue {
+        self.rewritten.as_deref().unwrap_or(&self.asked)
     }
 }
 
@@ -84,6 +108,7 @@ pub(super) struct GatedCall {
     pub(super) tool_name: String,
     pub(super) policy: ToolPolicy,
     pub(super) place: CallPlace,
+    pub(super) input: FinalInput,
 }
 
 #[derive(Debug)]
@@ -105,15 +130,18 @@ pub(super) enum Standing {
     Unknown,
     /// It was allowed to run.
     Allowed,
-    /// It was refused or deferred.
+    /// It was refused or deferred, or its decision is not made yet.
     Refused,
 }
 
 #[derive(Debug)]
 enum Decision {
-    /// A custom tool; the tool server may run it once.
+    /// The hooks of the application are asked; the answer to the CLI is held.
+    Asking(HeldCall),
+    /// A custom tool; the tool server may run it once, with this input.
     InlineCustom {
         name: String,
+        input: FinalInput,
         ticket: Ticket,
         event: Event,
     },
@@ -125,6 +153,14 @@ enum Decision {
     Denied,
     /// The resumed call: `native` holds what was decided.
     Resumed,
+}
+
+/// A call whose answer waits for the hooks of the application.
+#[derive(Debug)]
+pub(super) struct HeldCall {
+    pub(super) request_id: String,
+    pub(super) call: AskedCall,
+    pub(super) input: Box<RawValue>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -154,8 +190,13 @@ pub(super) struct ToolCallGate {
 
 impl ToolCallGate {
     /// Decides about a new call; a gated one is left to the caller.
-    pub(super) fn decide(&mut self, plan: &SegmentPlan, call: &AskedCall<'_>) -> GateAnswer {
-        let (decision, answer) = match classify(plan, call.tool_name) {
+    pub(super) fn decide(
+        &mut self,
+        plan: &SegmentPlan,
+        call: &AskedCall,
+        input: FinalInput,
+    ) -> GateAnswer {
+        let (decision, answer) = match classify(plan, &call.tool_name) {
             Kind::Structured => (Decision::Structured, GateAnswer::Structured),
             Kind::UnknownCustom => (
                 Decision::Denied,
@@ -164,6 +205,7 @@ impl ToolCallGate {
             Kind::Custom(name, policy) if custom_is_inline(policy) => (
                 Decision::InlineCustom {
                     name: name.clone(),
+                    input,
                     ticket: Ticket::Fresh,
                     event: Event::Started,
                 },
@@ -174,11 +216,11 @@ impl ToolCallGate {
                     event: Event::Started,
                 },
                 GateAnswer::Inline {
-                    tool_name: call.tool_name.to_owned(),
+                    tool_name: call.tool_name.clone(),
                 },
             ),
             // A deferral in a sub-agent would be lost with it (spec/cli-protocol.md 6).
-            Kind::Custom(..) | Kind::Cli(_) if call.in_sub_agent => (
+            Kind::Custom(..) | Kind::Cli(_) if call.sub_agent.is_some() => (
                 Decision::Denied,
                 GateAnswer::Deny(format!(
                     "{} did not run: it cannot be called by a sub-agent. Call it from the main conversation.",
@@ -186,15 +228,66 @@ impl ToolCallGate {
                 )),
             ),
             Kind::Custom(name, policy) => {
-                return GateAnswer::Gated(gated(call, name, policy, CallPlace::Step));
+                return GateAnswer::Gated(gated(call, name, policy, CallPlace::Step, input));
             }
             Kind::Cli(policy) => {
-                let name = call.tool_name.to_owned();
-                return GateAnswer::Gated(gated(call, name, policy, CallPlace::Segment));
+                let name = call.tool_name.clone();
+                return GateAnswer::Gated(gated(call, name, policy, CallPlace::Segment, input));
             }
         };
         self.decisions.insert(call.id.clone(), decision);
         answer
+    }
+
+    /// Holds the answer about a call until the hooks of the application have answered.
+    pub(super) fn hold(&mut self, held: HeldCall) {
+        let id = held.call.id.clone();
+        self.decisions.insert(id, Decision::Asking(held));
+    }
+
+    /// Takes back a held call. Until the caller decides about it, it counts as denied.
+    pub(super) fn take_held(&mut self, id: &ToolCallId) -> Option<HeldCall> {
+        match self.decisions.get_mut(id)? {
+            decision @ Decision::Asking(_) => match std::mem::replace(decision, Decision::Denied) {
+                Decision::Asking(held) => Some(held),
+                Decision::InlineCustom { .. }
+                | Decision::InlineCli { .. }
+                | Decision::Structured
+                | Decision::Deferred
+                | Decision::Denied
+                | Decision::Resumed => None,
+            },
+            Decision::InlineCustom { .. }
+            | Decision::InlineCli { .. }
+            | Decision::Structured
+            | Decision::Deferred
+            | Decision::Denied
+            | Decision::Resumed => None,
+        }
+    }
+
+    /// Returns the held call whose question has this id.
+    pub(super) fn held_by(&self, request_id: &str) -> Option<ToolCallId> {
+        self.held()
+            .find(|it| it.request_id == request_id)
+            .map(|it| it.call.id.clone())
+    }
+
+    /// Returns every held call.
+    pub(super) fn all_held(&self) -> Vec<ToolCallId> {
+        self.held().map(|it| it.call.id.clone()).collect()
+    }
+
+    fn held(&self) -> impl Iterator<Item = &HeldCall> {
+        self.decisions.values().filter_map(|it| match it {
+            Decision::Asking(held) => Some(held),
+            Decision::InlineCustom { .. }
+            | Decision::InlineCli { .. }
+            | Decision::Structured
+            | Decision::Deferred
+            | Decision::Denied
+            | Decision::Resumed => None,
+        })
     }
 
     /// Keeps that the call was deferred.
@@ -217,11 +310,17 @@ impl ToolCallGate {
         self.decisions.insert(id.clone(), Decision::Resumed);
     }
 
-    /// Takes the one permit of an inline custom call, if this is its tool (L20).
+    /// Takes the one permit of an inline custom call, if this is its tool (L20) and its input (G4).
     pub(super) fn serve(&mut self, call: ServedCall) -> Option<McpPermit> {
         match self.decisions.get_mut(&call.id) {
-            Some(Decision::InlineCustom { name, ticket, .. })
-                if *name == call.name && *ticket == Ticket::Fresh =>
+            Some(Decision::InlineCustom {
+                name,
+                input,
+                ticket,
+                ..
+            }) if *name == call.name
+                && *ticket == Ticket::Fresh
+                && same_json(input.json().get(), &call.arguments) =>
             {
                 *ticket = Ticket::Used;
                 Some(McpPermit::Run {
@@ -247,7 +346,8 @@ impl ToolCallGate {
                     CallStatus::Succeeded
                 })
             }
-            Decision::InlineCustom { .. }
+            Decision::Asking(_)
+            | Decision::InlineCustom { .. }
             | Decision::InlineCli { .. }
             | Decision::Structured
             | Decision::Deferred
@@ -277,7 +377,9 @@ impl ToolCallGate {
             Some(
                 Decision::InlineCustom { .. } | Decision::InlineCli { .. } | Decision::Structured,
             ) => Standing::Allowed,
-            Some(Decision::Deferred | Decision::Denied | Decision::Resumed) => Standing::Refused,
+            Some(
+                Decision::Asking(_) | Decision::Deferred | Decision::Denied | Decision::Resumed,
+            ) => Standing::Refused,
         }
     }
 }
@@ -290,6 +392,11 @@ const fn custom_is_inline(policy: ToolPolicy) -> bool {
 /// A tool of the CLI that runs inside the segment: at least once, so never a single-attempt one.
 const fn cli_is_inline(policy: ToolPolicy) -> bool {
     !policy.requires_approval() && !policy.effect.is_single_attempt()
+}
+
+/// Returns the name of a tool in policies and records.
+pub(super) fn policy_name<'a>(plan: &SegmentPlan, tool_name: &'a str) -> &'a str {
+    custom_name(&plan.server_name, tool_name).unwrap_or(tool_name)
 }
 
 fn classify(plan: &SegmentPlan, tool_name: &str) -> Kind {
@@ -317,17 +424,19 @@ fn custom_name<'a>(server: &str, tool_name: &'a str) -> Option<&'a str> {
 }
 
 fn gated(
-    call: &AskedCall<'_>,
+    call: &AskedCall,
     tool_name: String,
     policy: ToolPolicy,
     place: CallPlace,
+    input: FinalInput,
 ) -> GatedCall {
     GatedCall {
         id: call.id.clone(),
-        cli_name: call.tool_name.to_owned(),
+        cli_name: call.tool_name.clone(),
         tool_name,
         policy,
         place,
+        input,
     }
 }
 

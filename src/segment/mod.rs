@@ -7,8 +7,10 @@
 
 mod action;
 mod audit;
+mod decide;
 mod failure;
 mod gate;
+mod json;
 mod native;
 mod plan;
 mod prompt;
@@ -24,19 +26,19 @@ use crate::event::LiveTextKind;
 use crate::failure::{AttemptFailure, FailureClass};
 use crate::ids::ToolCallId;
 use crate::protocol::{
-    AssistantFrame, CanUseTool, CliFrame, ControlReply, ControlRequest, Delta, HookAnswer,
-    HookCallback, HostFrame, InitFrame, McpMessage, PermissionAnswer, ProtocolError, ResultFrame,
-    RetryFrame, SystemFrame, ToolServerDeclaration, UserFrame, content_blocks,
+    AssistantFrame, CliFrame, ControlReply, ControlRequest, Delta, HookAnswer, HostFrame,
+    InitFrame, McpMessage, PermissionAnswer, ProtocolError, ResultFrame, RetryFrame, SystemFrame,
+    ToolServerDeclaration, UserFrame,
 };
 use crate::record::ToolOutcome;
 use crate::turn::{RunModelOutcome, SegmentEvent, Usage};
 
-use audit::ToolResult;
-use gate::{AskedCall, GateAnswer, ToolCallGate};
-use native::{HookMove, Native, ResultMove};
+use audit::{Audit, ToolResult};
+use gate::ToolCallGate;
+use native::{Native, ResultMove};
 use transcript::Transcript;
 
-pub use action::{Action, McpPermit, ProcessEnd, SegmentEnd};
+pub use action::{Action, HookQuestion, HooksAnswer, McpPermit, ProcessEnd, SegmentEnd, SubAgent};
 pub use plan::{SegmentPlan, SegmentStart};
 pub use prompt::{Conversation, read_conversation};
 pub use resumable::{ResumableTranscript, materialise};
@@ -47,6 +49,9 @@ const PRE_TOOL_USE_CALLBACK: &str = "abide-pre-tool-use";
 /// How long our callback may take. The CLI waits for it as long as this (measured with 86,400 on
 /// CLI 2.1.316, spec/cli-protocol.md 17a); a start mark takes milliseconds, so it is never met.
 const HOOK_TIMEOUT_SECONDS: u32 = 86_400;
+
+/// What is answered to everything that is asked after the end.
+const SEGMENT_OVER: &str = "the segment is over";
 
 #[derive(Debug)]
 enum State {
@@ -62,6 +67,7 @@ pub struct Segment {
     gate: ToolCallGate,
     native: Native,
     transcript: Transcript,
+    audit: Audit,
     // Requests of the CLI to the tool server that are not answered yet.
     open_mcp: BTreeSet<String>,
     last_retry: Option<RetryFrame>,
@@ -103,6 +109,7 @@ impl Segment {
             gate: ToolCallGate::default(),
             native,
             transcript: Transcript::default(),
+            audit: Audit::default(),
             open_mcp: BTreeSet::new(),
             last_retry: None,
             transmit,
@@ -122,9 +129,9 @@ impl Segment {
                 request_id,
                 request,
             } => match request {
-                ControlRequest::Hook(hook) => self.on_hook(request_id, &hook),
+                ControlRequest::Hook(hook) => self.on_hook(request_id, hook),
                 ControlRequest::CanUseTool(question) => {
-                    self.on_can_use_tool(request_id, &question);
+                    self.on_can_use_tool(request_id, question);
                 }
                 ControlRequest::Mcp(message) => self.on_mcp(request_id, message),
                 ControlRequest::Unknown { subtype } => self.answer_error(
@@ -237,116 +244,6 @@ impl Segment {
         }
     }
 
-    fn on_hook(&mut self, request_id: String, hook: &HookCallback) {
-        let answer = match AskedCall::of_hook(hook) {
-            Err(reason) => deny(reason),
-            Ok(call) => self.decide(&request_id, &call),
-        };
-        match answer {
-            Held::Now(answer) => self
-                .transmit
-                .push_back(HostFrame::Hook { request_id, answer }),
-            Held::Until => {}
-        }
-    }
-
-    /// Decides about a tool use: once for each id (L23, L30).
-    fn decide(&mut self, request_id: &str, call: &AskedCall<'_>) -> Held {
-        if self.gate.is_decided(&call.id) {
-            return deny(format!(
-                "{} did not run: a decision about this call was already made",
-                call.tool_name
-            ));
-        }
-        if self.plan.answered.contains(&call.id) {
-            self.gate.refuse(&call.id);
-            return deny(format!(
-                "{} did not run: an earlier call had the same id",
-                call.tool_name
-            ));
-        }
-        if self.native.is_resumed(&call.id) {
-            return match self.native.hook(request_id, call) {
-                HookMove::Answer(answer) => {
-                    self.gate.resume(&call.id);
-                    Held::Now(answer)
-                }
-                HookMove::Start => {
-                    self.gate.resume(&call.id);
-                    self.actions
-                        .push_back(Action::Deliver(SegmentEvent::CallStarting {
-                            tool_call_id: call.id.clone(),
-                        }));
-                    Held::Until
-                }
-                HookMove::Refuse(reason) => {
-                    self.gate.refuse(&call.id);
-                    deny(reason)
-                }
-            };
-        }
-        match self.gate.decide(&self.plan, call) {
-            GateAnswer::Inline { tool_name } => {
-                self.actions
-                    .push_back(Action::Deliver(SegmentEvent::InlineCallStarted {
-                        tool_call_id: call.id.clone(),
-                        tool_name,
-                    }));
-                allow()
-            }
-            GateAnswer::Structured => allow(),
-            GateAnswer::Deny(reason) => deny(reason),
-            GateAnswer::Gated(gated) => match self.native.gate(gated) {
-                Ok(()) => {
-                    self.gate.defer(&call.id);
-                    Held::Now(HookAnswer::Defer)
-                }
-                Err(reason) => {
-                    self.gate.refuse(&call.id);
-                    deny(reason)
-                }
-            },
-        }
-    }
-
-    /// Answers a permission question: an allow comes only from the record of the resumed call, once,
-    /// and only when its hook was skipped (L26, L27).
-    fn on_can_use_tool(&mut self, request_id: String, question: &CanUseTool) {
-        let answer = match AskedCall::of_question(question) {
-            Err(reason) => Some(refuse(reason)),
-            Ok(call) if self.native.is_resumed(&call.id) => {
-                let hook_ran = self.gate.is_decided(&call.id);
-                match self.native.question(&request_id, &call, hook_ran) {
-                    native::QuestionMove::Answer(answer) => {
-                        self.gate.resume(&call.id);
-                        Some(answer)
-                    }
-                    native::QuestionMove::Start => {
-                        self.gate.resume(&call.id);
-                        self.actions
-                            .push_back(Action::Deliver(SegmentEvent::CallStarting {
-                                tool_call_id: call.id.clone(),
-                            }));
-                        None
-                    }
-                    native::QuestionMove::Refuse(reason) => {
-                        self.gate.refuse_if_new(&call.id);
-                        Some(refuse(reason))
-                    }
-                }
-            }
-            Ok(call) => {
-                self.gate.refuse_if_new(&call.id);
-                let reason = format!("{} did not run: it was not permitted", call.tool_name);
-                Some(refuse(reason))
-            }
-        };
-        if let Some(answer) = answer {
-            self.transmit
-                .push_back(HostFrame::Permission { request_id, answer });
-        }
-    }
-
     fn on_mcp(&mut self, request_id: String, message: McpMessage) {
         if message.server_name != self.plan.server_name {
             self.answer_error(request_id, "there is no such tool server".to_owned());
@@ -379,6 +276,7 @@ impl Segment {
 
     fn on_cancel(&mut self, request_id: String) {
         self.native.withdraw(&request_id);
+        self.withdraw_held(&request_id);
         if self.open_mcp.remove(&request_id) {
             self.actions.push_back(Action::CancelMcp { request_id });
         }
@@ -402,18 +300,17 @@ impl Segment {
     }
 
     fn on_user(&mut self, frame: &UserFrame) {
-        let Ok(blocks) = content_blocks(&frame.message.content) else {
-            self.end(Err(contract("a user message has no readable content")));
-            return;
+        let metas = frame.tool_result_meta.as_deref().unwrap_or_default();
+        let results = match ToolResult::of_content(&frame.message.content, metas) {
+            Ok(results) => results,
+            Err(failure) => {
+                self.end(Err(failure));
+                return;
+            }
         };
         let is_main = frame.parent_tool_use_id.is_none();
-        for block in blocks {
-            let taken = match ToolResult::of_block(&block, frame) {
-                Ok(None) => continue,
-                Ok(Some(result)) => self.on_tool_result(&result, is_main),
-                Err(failure) => Err(failure),
-            };
-            if let Err(failure) = taken {
+        for result in results {
+            if let Err(failure) = self.on_tool_result(&result, is_main) {
                 self.end(Err(failure));
                 return;
             }
@@ -434,10 +331,8 @@ impl Segment {
                     status,
                 }));
         }
-        if !is_main {
-            return Ok(());
-        }
-        if self.native.is_resumed(&result.tool_call_id) {
+        if is_main && self.native.is_resumed(&result.tool_call_id) {
+            self.audit.note(result);
             match self.native.tool_result(result)? {
                 ResultMove::Report(outcome) => {
                     self.actions
@@ -450,7 +345,20 @@ impl Segment {
             }
             return Ok(());
         }
-        audit::check(self.gate.standing(&result.tool_call_id), result)
+        let standing = self.gate.standing(&result.tool_call_id);
+        self.audit.check(standing, result)
+    }
+
+    /// Holds every result of the transcript, those of sub-agents included, against the decisions.
+    fn audit_transcript(&mut self) -> Result<(), AttemptFailure> {
+        for result in self.transcript.take_results()? {
+            // An earlier segment has decided about it.
+            if !self.plan.answered.contains(&result.tool_call_id) {
+                let standing = self.gate.standing(&result.tool_call_id);
+                self.audit.check_mirrored(standing, &result)?;
+            }
+        }
+        Ok(())
     }
 
     fn on_result(&mut self, result: &ResultFrame) {
@@ -471,6 +379,7 @@ impl Segment {
             return Err(failure);
         }
         let deferred = self.native.conclude(result)?;
+        self.audit_transcript()?;
         let session = result
             .session_id
             .as_deref()
@@ -502,6 +411,7 @@ impl Segment {
     fn end(&mut self, end: Result<SegmentEnd, AttemptFailure>) {
         if let State::Running = self.state {
             self.state = State::Ended(end);
+            self.deny_held();
         }
     }
 
@@ -515,7 +425,7 @@ impl Segment {
         else {
             return;
         };
-        let reason = "the segment is over";
+        let reason = SEGMENT_OVER;
         self.transmit.push_back(match request {
             ControlRequest::Hook(_) => HostFrame::Hook {
                 request_id,
@@ -539,30 +449,6 @@ impl Segment {
     fn answer_error(&mut self, request_id: String, error: String) {
         self.transmit
             .push_back(HostFrame::Error { request_id, error });
-    }
-}
-
-/// A hook's answer that goes out now, or is held until the session has granted the start.
-enum Held {
-    Now(HookAnswer),
-    Until,
-}
-
-const fn allow() -> Held {
-    Held::Now(HookAnswer::Allow {
-        updated_input: None,
-    })
-}
-
-fn deny(reason: impl Into<String>) -> Held {
-    Held::Now(HookAnswer::Deny {
-        reason: reason.into(),
-    })
-}
-
-fn refuse(message: impl Into<String>) -> PermissionAnswer {
-    PermissionAnswer::Deny {
-        message: message.into(),
     }
 }
 

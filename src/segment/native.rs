@@ -6,6 +6,7 @@ use serde_json::value::RawValue;
 
 use super::audit::ToolResult;
 use super::gate::{AskedCall, GatedCall, ServedCall};
+use super::json::same_json;
 use super::{McpPermit, contract, runner};
 use crate::failure::AttemptFailure;
 use crate::ids::ToolCallId;
@@ -168,7 +169,7 @@ impl Native {
     }
 
     /// Answers the first hook for the resumed call.
-    pub(super) fn hook(&mut self, request_id: &str, asked: &AskedCall<'_>) -> HookMove {
+    pub(super) fn hook(&mut self, request_id: &str, asked: &AskedCall) -> HookMove {
         let Some(resumed) = &mut self.resumed else {
             return HookMove::Refuse(not_recorded(asked));
         };
@@ -198,7 +199,7 @@ impl Native {
     pub(super) fn question(
         &mut self,
         request_id: &str,
-        asked: &AskedCall<'_>,
+        asked: &AskedCall,
         hook_ran: bool,
     ) -> QuestionMove {
         let Some(resumed) = &mut self.resumed else {
@@ -386,6 +387,8 @@ impl Native {
                 resumed.state = ResumedState::Told;
                 Ok(ResultMove::Nothing)
             }
+            // The second use of its id was denied, and the model reads that.
+            ResumedState::Told if result.is_error => Ok(ResultMove::Nothing),
             ResumedState::Waiting
             | ResumedState::Starting(_)
             | ResumedState::Withdrawn
@@ -399,7 +402,7 @@ impl Native {
         }
     }
 
-    /// Reads the result of the segment: the call that was deferred, if one was (L21, L29).
+    /// Reads the result of the segment: the call that was deferred, if one was (G4, L21, L29).
     pub(super) fn conclude(
         &self,
         result: &ResultFrame,
@@ -432,10 +435,17 @@ impl Native {
                 if named.id != call.id.as_str() || named.name != call.cli_name {
                     return Err(contract("the CLI deferred another call than the hook did"));
                 }
+                // The CLI keeps what the model wrote. What our hooks made of it is in the record,
+                // and the allow of the resume carries it (L24).
+                if !same_json(call.input.asked.get(), named.input.get()) {
+                    return Err(contract(
+                        "the CLI deferred another input than the one that was decided about",
+                    ));
+                }
                 Ok(Some(RequestedCall {
                     tool_call_id: call.id.clone(),
                     tool_name: call.tool_name.clone(),
-                    arguments: named.input.get().to_owned(),
+                    arguments: call.input.json().get().to_owned(),
                     policy: call.policy,
                     place: call.place,
                 }))
@@ -449,8 +459,8 @@ impl Native {
 }
 
 impl Resumed {
-    fn is_own_tool(&self, asked: &AskedCall<'_>) -> bool {
-        self.cli_name == asked.tool_name && !asked.in_sub_agent
+    fn is_own_tool(&self, asked: &AskedCall) -> bool {
+        self.cli_name == asked.tool_name && asked.sub_agent.is_none()
     }
 
     fn allow(&self) -> HookAnswer {
@@ -471,7 +481,7 @@ impl Resumed {
     }
 }
 
-fn not_recorded(asked: &AskedCall<'_>) -> String {
+fn not_recorded(asked: &AskedCall) -> String {
     format!(
         "{} did not run: the record under this id is of another call",
         asked.tool_name

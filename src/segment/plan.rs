@@ -22,6 +22,9 @@ pub struct SegmentPlan {
     pub custom_tools: BTreeMap<String, ToolPolicy>,
     /// The policies of the tools inside the CLI.
     pub policies: ToolPolicies,
+    /// True when the application has hooks: each new call is asked about by
+    /// [`Action::AskHooks`](super::Action::AskHooks) before it is decided.
+    pub asks_hooks: bool,
     /// Replaces the CLI's own system prompt.
     pub system_prompt: Option<String>,
     /// Is added to the CLI's own system prompt.

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashSet};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::audit::ToolResult;
 use super::contract;
 use crate::failure::AttemptFailure;
 use crate::ids::{ClaudeSessionId, ToolCallId};
@@ -36,6 +37,8 @@ pub(super) struct Transcript {
     replies: BTreeSet<String>,
     // Entries that the CLI's output promised: they must be mirrored by the end.
     expected: BTreeSet<String>,
+    // What the mirrored entries hold about the results of calls.
+    results: Vec<Result<Vec<ToolResult>, AttemptFailure>>,
     session: Option<String>,
 }
 
@@ -89,6 +92,12 @@ impl Transcript {
             {
                 self.replies.insert(id.clone());
             }
+            if body.kind == "user"
+                && let Some(content) = body.message.as_ref().and_then(|it| it.content.as_deref())
+                && content.get().contains("tool_result")
+            {
+                self.results.push(ToolResult::of_content(content, &[]));
+            }
             if is_sub_agent || DROPPED.contains(&body.kind.as_str()) {
                 continue;
             }
@@ -129,6 +138,16 @@ impl Transcript {
     /// Returns how many replies of a model there were.
     pub(super) fn model_calls(&self) -> u64 {
         self.replies.len() as u64
+    }
+
+    /// Takes the results of calls that the mirror holds, those of sub-agents included.
+    ///
+    /// # Errors
+    /// A result that belongs to no call.
+    pub(super) fn take_results(&mut self) -> Result<Vec<ToolResult>, AttemptFailure> {
+        let results = std::mem::take(&mut self.results).into_iter();
+        let results: Vec<Vec<ToolResult>> = results.collect::<Result<_, _>>()?;
+        Ok(results.into_iter().flatten().collect())
     }
 
     /// Splits the transcript into messages: one for each reply and each result of a call.

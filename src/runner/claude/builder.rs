@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
+use super::hooks::Hooks;
 use super::{ClaudeAgentRunner, OptionsSource};
 use crate::definition::DefinitionError;
 use crate::policy::ToolPolicies;
+use crate::runner::{PRE_TOOL_USE_HOOK_DEADLINE_DEFAULT, PreToolUseHook};
 use crate::tool::CustomTool;
 use crate::transport::CliLauncher;
 
@@ -72,6 +75,7 @@ pub struct ClaudeAgentRunnerBuilder {
     tools: Vec<CustomTool>,
     server_name: String,
     policies: ToolPolicies,
+    hooks: Hooks,
     launcher: Option<Arc<dyn CliLauncher>>,
 }
 
@@ -82,6 +86,10 @@ impl ClaudeAgentRunnerBuilder {
             tools: Vec::new(),
             server_name: CUSTOM_TOOL_SERVER_NAME_DEFAULT.to_owned(),
             policies: ToolPolicies::new(),
+            hooks: Hooks {
+                hooks: Vec::new(),
+                deadline: PRE_TOOL_USE_HOOK_DEADLINE_DEFAULT,
+            },
             launcher: None,
         }
     }
@@ -105,6 +113,20 @@ impl ClaudeAgentRunnerBuilder {
     /// annotations waits for approval.
     pub fn tool_policies(mut self, policies: ToolPolicies) -> Self {
         self.policies = policies;
+        self
+    }
+
+    /// Adds a hook that sees each call before it is decided. Several are asked in the order in which
+    /// they were added, each with the input that the one before left.
+    pub fn pre_tool_use_hook(mut self, hook: impl PreToolUseHook + 'static) -> Self {
+        self.hooks.hooks.push(Arc::new(hook));
+        self
+    }
+
+    /// Sets how long each hook may take; a call whose hook takes longer is denied. Default:
+    /// [`PRE_TOOL_USE_HOOK_DEADLINE_DEFAULT`].
+    pub const fn pre_tool_use_hook_deadline(mut self, deadline: Duration) -> Self {
+        self.hooks.deadline = deadline;
         self
     }
 
@@ -153,6 +175,7 @@ impl ClaudeAgentRunnerBuilder {
             tools,
             server_name: self.server_name,
             policies: self.policies,
+            hooks: self.hooks,
             launcher,
         })
     }

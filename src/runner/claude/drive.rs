@@ -6,12 +6,14 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use super::TESTED_CLI_VERSIONS;
+use super::hooks::HookRuns;
 use super::mcp::{McpReply, ToolServer};
 use super::redaction::Redaction;
 use crate::failure::{AttemptFailure, FailureClass};
+use crate::ids::ToolCallId;
 use crate::protocol::decode_line;
 use crate::runner::{LinkError, SegmentLink};
-use crate::segment::{Action, ProcessEnd, Segment};
+use crate::segment::{Action, HooksAnswer, ProcessEnd, Segment};
 use crate::transport::{CliError, CliExit, CliLauncher, CliProcess, LaunchSpec};
 use crate::turn::{RunModelOutcome, SegmentEvent, SegmentReply};
 
@@ -31,6 +33,7 @@ type Delivery =
 enum Happened {
     Output(Result<Option<Vec<u8>>, CliError>),
     Tool(McpReply),
+    Hooks(ToolCallId, HooksAnswer),
     Session(SegmentEvent, Result<SegmentReply, LinkError>),
 }
 
@@ -38,6 +41,7 @@ struct Driver {
     segment: Segment,
     process: Box<dyn CliProcess>,
     server: ToolServer,
+    hooks: HookRuns,
     link: SegmentLink,
     redaction: Redaction,
     // Events for the session, one at a time and in order.
@@ -51,6 +55,7 @@ pub(super) async fn drive(
     spec: LaunchSpec,
     segment: Segment,
     server: ToolServer,
+    hooks: HookRuns,
     link: SegmentLink,
 ) -> Result<RunModelOutcome, AttemptFailure> {
     let redaction = Redaction::of(&spec.environment);
@@ -62,6 +67,7 @@ pub(super) async fn drive(
         segment,
         process,
         server,
+        hooks,
         link,
         redaction,
         events: VecDeque::new(),
@@ -89,6 +95,7 @@ impl Driver {
                     Some(message) => self.segment.handle_mcp_response(reply.request_id, message),
                     None => self.segment.handle_mcp_failure(reply.request_id),
                 },
+                Happened::Hooks(id, answer) => self.segment.handle_hooks_answer(&id, answer),
                 Happened::Session(event, answer) => {
                     self.delivery = None;
                     self.on_answer(event, answer)?;
@@ -113,6 +120,7 @@ impl Driver {
         tokio::select! {
             line = output, if may_read => Happened::Output(line),
             reply = self.server.next_reply() => Happened::Tool(reply),
+            (id, answer) = self.hooks.next_answer() => Happened::Hooks(id, answer),
             (event, answer) = delivery => Happened::Session(event, answer),
         }
     }
@@ -155,6 +163,8 @@ impl Driver {
                 permit,
             } => self.server.serve(request_id, &message, permit),
             Action::CancelMcp { request_id } => self.server.cancel(&request_id),
+            Action::AskHooks(question) => self.hooks.ask(question),
+            Action::CancelHooks { tool_call_id } => self.hooks.cancel(&tool_call_id),
             Action::Deliver(event) => self.events.push_back(event),
             Action::Live { kind, text } => self.link.live(kind, text),
             Action::CliVersion(version) => {

@@ -3,6 +3,7 @@
 mod builder;
 mod drive;
 mod environment;
+mod hooks;
 mod mcp;
 mod options;
 mod redaction;
@@ -28,6 +29,7 @@ pub use builder::{CUSTOM_TOOL_SERVER_NAME_DEFAULT, ClaudeAgentRunnerBuilder};
 pub use environment::CliEnvironment;
 pub use options::{ClaudeAgentOptions, PermissionMode};
 
+use hooks::{HookRuns, Hooks};
 use mcp::{ServedTools, ToolServer};
 
 /// The versions of the CLI that the tests of this crate run against; another one is warned about.
@@ -42,6 +44,7 @@ pub struct ClaudeAgentRunner {
     tools: BTreeMap<String, CustomTool>,
     server_name: String,
     policies: ToolPolicies,
+    hooks: Hooks,
     launcher: Arc<dyn CliLauncher>,
 }
 
@@ -114,6 +117,7 @@ impl ClaudeAgentRunner {
             server_name: self.server_name.clone(),
             custom_tools,
             policies: self.policies.clone(),
+            asks_hooks: !self.hooks.hooks.is_empty(),
             system_prompt: options.system_prompt.clone(),
             append_system_prompt: options.append_system_prompt.clone(),
             resume: conversation.claude_session,
@@ -186,7 +190,8 @@ impl AgentFrameworkRunner for ClaudeAgentRunner {
             session_id: request.context.session_id.clone(),
             turn_id: request.context.turn_id,
         });
-        drive::drive(self.launcher.as_ref(), spec, segment, server, link).await
+        let hooks = HookRuns::new(self.hooks.clone(), request.context);
+        drive::drive(self.launcher.as_ref(), spec, segment, server, hooks, link).await
     }
 
     async fn call_tool(&self, call: ToolCallRequest) -> ToolCallEnd {

@@ -104,7 +104,7 @@ fn the_tool_server_runs_only_what_was_permitted_and_once() {
         (
             "toolu_1",
             "lookup",
-            r#"Run { tool_call_id: ToolCallId("toolu_1"), tool_name: "lookup", arguments: "{\"a\":100.0}" }"#,
+            r#"Run { tool_call_id: ToolCallId("toolu_1"), tool_name: "lookup", arguments: "{\"a\":1}" }"#,
         ),
         ("toolu_1", "lookup", "Refuse"),
     ] {

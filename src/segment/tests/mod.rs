@@ -4,9 +4,11 @@ mod captures;
 mod changed;
 mod endings;
 mod gating;
+mod hooks;
 mod others;
 mod results;
 mod resuming;
+mod reuse;
 
 use std::collections::BTreeMap;
 
@@ -66,10 +68,14 @@ impl Stepper {
     }
 
     pub(super) fn call(&mut self, request: &str, id: &str, name: &str) {
+        self.call_with(request, id, name, json!({"a": 1}));
+    }
+
+    pub(super) fn call_with(&mut self, request: &str, id: &str, name: &str, arguments: Value) {
         self.json(json!({"type": "control_request", "request_id": request, "request": {
             "subtype": "mcp_message", "server_name": "tools", "message": {
                 "jsonrpc": "2.0", "id": 2, "method": "tools/call",
-                "params": {"name": name, "arguments": {"a": 1e2}, "_meta": {"claudecode/toolUseId": id}}}}}));
+                "params": {"name": name, "arguments": arguments, "_meta": {"claudecode/toolUseId": id}}}}}));
     }
 
     pub(super) fn tool_result(&mut self, id: &str, content: &str, is_error: bool) {
@@ -110,6 +116,12 @@ impl Stepper {
             result[name] = value.clone();
         }
         self.json(result);
+    }
+
+    pub(super) fn hooks_say(&mut self, id: &str, answer: HooksAnswer) {
+        self.segment
+            .handle_hooks_answer(&ToolCallId::new(id).unwrap(), answer);
+        self.drain();
     }
 
     pub(super) fn granted(&mut self, id: &str) {
@@ -166,6 +178,16 @@ impl Stepper {
                 format!("serve {} {permit:?}", message["method"].as_str().unwrap())
             }
             Action::CancelMcp { request_id } => format!("cancel {request_id}"),
+            Action::AskHooks(it) => {
+                let agent = it.sub_agent.map_or_else(String::new, |it| {
+                    format!(" in {} {:?}", it.id, it.agent_type)
+                });
+                format!(
+                    "ask hooks {} {}{agent} {}",
+                    it.tool_call_id, it.tool_name, it.input
+                )
+            }
+            Action::CancelHooks { tool_call_id } => format!("cancel hooks {tool_call_id}"),
             Action::Deliver(event) => match event {
                 SegmentEvent::CallStarting { tool_call_id } => format!("starting {tool_call_id}"),
                 SegmentEvent::CallFinished {
@@ -254,6 +276,7 @@ pub(super) fn plan(start: SegmentStart) -> SegmentPlan {
                 ToolPolicy::new(ToolEffect::NonIdempotentWrite)
                     .with_approval(Approval::NotRequired),
             ),
+        asks_hooks: false,
         system_prompt: None,
         append_system_prompt: None,
         resume: None,

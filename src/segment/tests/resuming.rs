@@ -252,7 +252,7 @@ fn a_resumed_segment_may_defer_again() {
     stepper.mirror_deferral("toolu_2");
     stepper.result(
         json!({"stop_reason": "tool_deferred", "terminal_reason": "tool_deferred",
-        "deferred_tool_use": {"id": "toolu_2", "name": "Bash", "input": {"command": "x"}}}),
+        "deferred_tool_use": {"id": "toolu_2", "name": "Bash", "input": {"a": 1}}}),
     );
     let RunModelOutcome::ToolCallsRequested {
         calls, messages, ..

@@ -104,8 +104,12 @@ impl FakeCli {
             }
             Some(ModelReply::Answer { blocks, .. }) => {
                 let text = blocks.iter().find_map(text_of).unwrap_or_default();
-                if !agent.has_spoken {
-                    let message = self.agent_message(&json!({"type": "text", "text": text}));
+                let message = self.agent_message(&json!({"type": "text", "text": text}));
+                if agent.has_spoken {
+                    // It stands in the sub-agent's transcript alone (capture `subagent_foreground`).
+                    let uuid = self.ids.uuid();
+                    self.keep_for(&mut agent, "assistant", &message, &uuid);
+                } else {
                     self.say_for(&mut agent, &turn.calls[index], "assistant", &message);
                 }
                 self.end_agent(turn, index, agent, &text, "completed");
@@ -199,6 +203,12 @@ impl FakeCli {
             merge(&mut frame, json!({"request_id": REQUEST_ID}));
         }
         let uuid = self.send_stamped(frame);
+        self.keep_for(agent, kind, message, &uuid);
+        uuid
+    }
+
+    /// Keeps an entry of the sub-agent's transcript.
+    fn keep_for(&self, agent: &mut Agent, kind: &str, message: &Value, uuid: &str) {
         let parent = agent
             .entries
             .last()
@@ -208,7 +218,6 @@ impl FakeCli {
             "isSidechain": true, "agentId": agent.id, "sessionId": self.transcript.session,
             "cwd": self.transcript.cwd, "version": frames::VERSION,
         }));
-        uuid
     }
 
     fn agent_message(&mut self, content: &Value) -> Value {

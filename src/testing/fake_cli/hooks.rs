@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::frames::{self, merge};
 use super::inbound::Open;
-use super::permission::HookAnswer;
+use super::permission::{HookAnswer, Source};
 use super::tools::{CallState, Outcome};
 use super::turn::Turn;
 use super::{Callback, FakeCli, Fault};
@@ -19,6 +19,7 @@ impl FakeCli {
             let text = format!("Error: No such tool available: {}", call.name);
             let mut outcome = Outcome::error(&format!("<tool_use_error>{text}</tool_use_error>"));
             outcome.detail = json!(text);
+            turn.calls[index].source = Source::Nobody;
             turn.calls[index].state = CallState::Done(outcome);
             return;
         }
@@ -104,7 +105,10 @@ impl FakeCli {
         }
         if counts {
             if let Some(answer) = HookAnswer::read(answer) {
-                if let Some(input) = &answer.updated_input {
+                // With `defer` in the same answer it is passed over (real CLI 2.1.316, 2.1.332).
+                if let Some(input) = &answer.updated_input
+                    && !answer.is_deferral()
+                {
                     // The answer that arrives last wins (capture `hook_update_order`).
                     turn.calls[index].final_input = input.clone();
                 }

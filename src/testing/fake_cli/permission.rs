@@ -34,13 +34,15 @@ pub(super) enum Source {
     Hook,
     Host,
     Mode,
+    /// The call has an unknown name: nobody was asked (capture `unknown_tool_names`).
+    Nobody,
 }
 
 impl Source {
     /// Returns `permission_decision` of the result line.
     pub(super) fn decision(self, outcome: &Outcome) -> Option<Value> {
         match (self, outcome.not_run) {
-            (_, Some("cancelled" | "user-rejected")) => None,
+            (_, Some("cancelled" | "user-rejected")) | (Self::Nobody, _) => None,
             (Self::Hook, None) => {
                 Some(json!({"decision": "accept", "source": "hook", "reason_type": "hook"}))
             }
@@ -60,6 +62,10 @@ impl Source {
 }
 
 impl HookAnswer {
+    pub(super) fn is_deferral(&self) -> bool {
+        self.decision == Decision::Defer
+    }
+
     /// Reads an answer; an error, a malformed one or one without `hookEventName` is none
     /// (spec/cli-protocol.md 0.4).
     pub(super) fn read(answer: &Result<Value, String>) -> Option<Self> {

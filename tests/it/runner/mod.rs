@@ -1,14 +1,48 @@
 //! The runner's segments, on the fake CLI and on the real ones: the same scenarios, step by step,
 //! with the test in the place of the session.
 
+/// Runs a scenario on the fake CLI and on both pinned CLIs.
+macro_rules! on_each_cli {
+    ($($(#[$doc:meta])* $name:ident;)*) => {
+        mod fake {
+            use super::World;
+            $($(#[$doc])* #[tokio::test] async fn $name() {
+                let world = World::fake();
+                super::$name(&world).await;
+                world.assert_clean();
+            })*
+        }
+        mod cli_2_1_316 {
+            use super::World;
+            $($(#[$doc])* #[tokio::test] async fn $name() {
+                let Some(world) = World::real("2.1.316").await else { return };
+                super::$name(&world).await;
+                world.assert_clean();
+            })*
+        }
+        mod cli_2_1_332 {
+            use super::World;
+            $($(#[$doc])* #[tokio::test] async fn $name() {
+                let Some(world) = World::real("2.1.332").await else { return };
+                super::$name(&world).await;
+                world.assert_clean();
+            })*
+        }
+    };
+}
+
+mod agents;
 mod api_failures;
 mod faults;
 mod guards;
+mod hooks;
 mod memory;
 mod processes;
+mod refusals;
 mod scenarios;
+mod streams;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use abide::event::LiveTextKind;
@@ -113,6 +147,19 @@ impl World {
             Kind::Fake(handle) => handle,
             Kind::Real(_) | Kind::Other => panic!("only the fake CLI has a handle"),
         }
+    }
+
+    /// The requests to the model so far; none that could be seen with the fake CLI.
+    pub(crate) fn api(&self) -> Option<&ScriptedMessagesApi> {
+        match &self.kind {
+            Kind::Fake(_) | Kind::Other => None,
+            Kind::Real(api) => Some(api),
+        }
+    }
+
+    /// A file in the CLI's working directory.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
     }
 
     pub(crate) fn options(&self) -> ClaudeAgentOptions {
@@ -262,14 +309,23 @@ impl Agent {
         world: &World,
         define: impl FnOnce(ClaudeAgentRunnerBuilder, &Desk) -> ClaudeAgentRunnerBuilder,
     ) -> Self {
+        Self::build_with(world, world.options(), define)
+    }
+
+    pub(crate) fn build_with(
+        world: &World,
+        options: ClaudeAgentOptions,
+        define: impl FnOnce(ClaudeAgentRunnerBuilder, &Desk) -> ClaudeAgentRunnerBuilder,
+    ) -> Self {
         let desk = Desk::default();
         let policies = ToolPolicies::new()
             .with("Read", ToolPolicy::new(ToolEffect::Read))
+            .with("Agent", ToolPolicy::new(ToolEffect::Read))
             .with(
                 "Bash",
                 ToolPolicy::new(ToolEffect::Unclassified).with_approval(Approval::Required),
             );
-        let builder = ClaudeAgentRunner::builder(world.options())
+        let builder = ClaudeAgentRunner::builder(options)
             .tool_policies(policies)
             .launcher(Arc::clone(&world.launcher));
         Self {

@@ -2,36 +2,6 @@
 
 use super::*;
 
-/// Runs a scenario on the fake CLI and on both pinned CLIs.
-macro_rules! on_each_cli {
-    ($($(#[$doc:meta])* $name:ident;)*) => {
-        mod fake {
-            use super::World;
-            $($(#[$doc])* #[tokio::test] async fn $name() {
-                let world = World::fake();
-                super::$name(&world).await;
-                world.assert_clean();
-            })*
-        }
-        mod cli_2_1_316 {
-            use super::World;
-            $($(#[$doc])* #[tokio::test] async fn $name() {
-                let Some(world) = World::real("2.1.316").await else { return };
-                super::$name(&world).await;
-                world.assert_clean();
-            })*
-        }
-        mod cli_2_1_332 {
-            use super::World;
-            $($(#[$doc])* #[tokio::test] async fn $name() {
-                let Some(world) = World::real("2.1.332").await else { return };
-                super::$name(&world).await;
-                world.assert_clean();
-            })*
-        }
-    };
-}
-
 on_each_cli! {
     /// A turn without calls: the answer, its live text, its usage.
     a_plain_turn_is_answered;

@@ -55,6 +55,7 @@ impl Flood {
             server_name: "tools".to_owned(),
             custom_tools: BTreeMap::new(),
             policies: ToolPolicies::new().with("Read", ToolPolicy::new(ToolEffect::Read)),
+            asks_hooks: false,
             system_prompt: None,
             append_system_prompt: None,
             resume: None,
@@ -66,7 +67,7 @@ impl Flood {
         .unwrap();
         let flood = self.clone();
         let spec = LaunchSpec::new(Vec::new(), BTreeMap::new(), "/".into());
-        let drive = Box::pin(async move { drive(&flood, spec, segment, server, link).await });
+        let drive = Box::pin(async move { drive(&flood, spec, segment, server, hooks, link).await });
         (drive, updated)
     }
 }

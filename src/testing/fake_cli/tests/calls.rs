@@ -103,7 +103,8 @@ fn dont_ask_denies_an_undecided_call() {
     );
 }
 
-/// The hook sees the model's input; the call, the host and the deferral see the updated one.
+/// The hook sees the model's input; the call and the host see the updated one. A deferral keeps the
+/// model's: the real CLIs pass over an update in the answer that defers.
 #[test]
 fn an_updated_input_reaches_everybody_but_the_hook() {
     let answer = |decision: &str| {
@@ -121,7 +122,7 @@ fn an_updated_input_reaches_everybody_but_the_hook() {
     let host = run(&answer("defer"), r#"script: call lookup {"n":1}"#);
     assert_eq!(
         host.results()[0]["deferred_tool_use"]["input"],
-        json!({"n": 2})
+        json!({"n": 1})
     );
 }
 
