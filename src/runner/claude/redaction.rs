@@ -98,7 +98,7 @@ mod tests {
                 ("HTTP_PROXY", "http://proxy:1"),
                 ("MAX_THINKING_TOKENS", "100000"),
                 ("SHORT_KEY", "a"),
-                ("HOME", "/home/agent"),
+                ("HOME", "/srv/agent"),
             ]
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .into(),
@@ -111,8 +111,8 @@ mod tests {
         let redaction = redaction();
         for (text, clean) in [
             (
-                "a harmless 100000 by http://proxy:1 in /home/agent",
-                "a harmless 100000 by http://proxy:1 in /home/agent",
+                "a harmless 100000 by http://proxy:1 in /srv/agent",
+                "a harmless 100000 by http://proxy:1 in /srv/agent",
             ),
             ("bad key sk-ant-0123456789!", "bad key [redacted]!"),
             ("bad key sk-ant-0123456789-longer", "bad key [redacted]"),
