@@ -24,7 +24,7 @@ fn spec(more: &[&str]) -> LaunchSpec {
         .collect();
     LaunchSpec::new(
         arguments,
-        std::collections::BTreeMap::default(),
+        BTreeMap::default(),
         "/work".into(),
     )
 }
