@@ -69,7 +69,8 @@ impl PermissionMode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum SettingSource {
-    /// `.claude/settings.json` in the working directory, `CLAUDE.md` and `.mcp.json` with it.
+    /// `.claude/settings.json` in the working directory, and `CLAUDE.md` with it; servers of
+    /// `.mcp.json` are not started.
     Project,
     /// `.claude/settings.local.json` in the working directory.
     Local,

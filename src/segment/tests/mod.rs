@@ -179,7 +179,9 @@ impl Stepper {
                 } => format!("inline end {tool_call_id} {status:?}"),
             },
             Action::Live { kind, text } => format!("live {kind:?} {text}"),
-            Action::CliVersion(version) => format!("version {version:?}"),
+            Action::CliVersion(version) => {
+                format!("version {}", version.as_deref().unwrap_or("unknown"))
+            }
             Action::CloseInput => "close input".to_owned(),
         });
     }
