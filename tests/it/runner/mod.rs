@@ -3,6 +3,7 @@
 
 mod faults;
 mod guards;
+mod options;
 mod scenarios;
 
 use std::path::Path;

@@ -82,8 +82,8 @@ pub struct ClaudeAgentOptions {
     pub max_thinking_tokens: Option<u32>,
     /// How much the model thinks, as far as it can be told. Default: the CLI's.
     pub effort: Option<Effort>,
-    /// The schema of the answer, an object. Default: none. The text of the turn's last message is
-    /// then the answer as JSON, unless the model would not give one even when asked again.
+    /// The schema of the answer, an object. Default: none. The text of the model's last message
+    /// is then the answer as JSON, unless the model would not give one even when asked again.
     pub json_schema: Option<Map<String, Value>>,
     /// The title of the Claude session. Default: none, and the CLI makes none up.
     pub title: Option<String>,
