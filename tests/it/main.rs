@@ -7,6 +7,8 @@
 
 mod canary;
 mod crash;
+mod crash_points;
+mod engine;
 mod process;
 mod real_cli;
 mod runner;
