@@ -140,7 +140,7 @@ async fn keys_are_found_nowhere() {
     let next =
         SubprocessLauncher::new(&orders.program).with_work_root(directory.path().join("runs"));
     next.sweep_leftovers().await.expect("a sweep");
-    assert_eq!(files(&directory.path().join("runs")), [PathBuf::new(); 0]);
+    assert_eq!(files(&directory.path().join("runs")), Vec::<PathBuf>::new());
     let all = files(directory.path());
     for path in &all {
         let bytes = std::fs::read(path).expect("the file");
@@ -184,7 +184,7 @@ async fn work() {
         .with_model("claude-sonnet-5")
         .with_environment(environment)
         .with_mcp_server("web", server);
-    let mut shown = format!("{options:?}");
+    let mut shown = vec![format!("{options:?}")];
     let refund = CustomTool::new("refund", "Refunds", async |order: Order, _: ToolContext| {
         Ok(ToolOutput::text(format!("refunded {}", order.order_id)))
     });
@@ -194,7 +194,7 @@ async fn work() {
         .launcher(Arc::new(launcher))
         .build()
         .expect("a runner");
-    shown += &format!("{runner:?}");
+    shown.push(format!("{runner:?}"));
     let store = SqliteStateStore::open(place("state/sessions.sqlite"))
         .await
         .expect("a store");
@@ -228,7 +228,7 @@ async fn work() {
     ] {
         let mut over = 0;
         wait_for_event(&client, &session, |it| {
-            shown += &format!("{it:?}");
+            shown.push(format!("{it:?}"));
             over += usize::from(ends_turn(&it.kind));
             over == turns
         })
@@ -241,8 +241,8 @@ async fn work() {
         }
     }
     let snapshot = client.snapshot(&session).await.expect("a snapshot");
-    shown += &format!("{snapshot:?}{engine:?}");
-    std::fs::write(place("log/shown"), shown).expect("a file");
+    shown.push(format!("{snapshot:?}{engine:?}"));
+    std::fs::write(place("log/shown"), shown.concat()).expect("a file");
     engine.shutdown().await;
 }
 
