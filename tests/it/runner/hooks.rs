@@ -94,7 +94,7 @@ on_each_cli! {
     a_rewritten_write_is_recorded_with_its_final_input;
     /// D07, L19: a hook that would deny now does not hide a recorded result.
     a_recorded_result_is_not_hidden_by_a_hook;
-    /// G4, B16: an approved command is the rewritten one.
+    /// G4, A09: an approved command is the rewritten one.
     a_rewritten_command_is_what_is_approved_and_run;
     /// G4: a tool of the CLI that needs no approval runs with what the hook left, too.
     a_read_of_the_cli_runs_with_what_the_hook_left;

@@ -37,6 +37,7 @@ mod faults;
 mod guards;
 mod hooks;
 mod memory;
+mod options;
 mod processes;
 mod refusals;
 mod scenarios;

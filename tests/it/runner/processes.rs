@@ -49,7 +49,7 @@ impl ShellCli {
     }
 
     /// Where the script may leave something: `$OUT`.
-    fn out(&self) -> std::path::PathBuf {
+    fn out(&self) -> PathBuf {
         self.root.path().join("out")
     }
 }
@@ -433,7 +433,7 @@ async fn a_silent_cli_is_ended_at_the_limit() {
     ));
     run.engine.shutdown().await;
     let pid = std::fs::read_to_string(out).unwrap();
-    let process = std::path::PathBuf::from(format!("/proc/{}", pid.trim()));
+    let process = PathBuf::from(format!("/proc/{}", pid.trim()));
     let mut tick = tokio::time::interval(Duration::from_millis(5));
     while process.exists() {
         tick.tick().await;

@@ -11,7 +11,12 @@ const LINES_LONG: usize = 400;
 const SLEEP_REASON: &str = "// sleeps because ";
 
 /// Fixtures that a tool reads and no test names.
-const FIXTURES_OF_TOOLS: &[&str] = &["fixtures/cli/"];
+const FIXTURES_OF_TOOLS: &[&str] = &[
+    "fixtures/cli/",
+    // Checked here, by `rows`.
+    "fixtures/rows.txt",
+    "fixtures/field_reports.txt",
+];
 
 /// Where no machine's paths are looked for, since they are planted there.
 const OWN_FILES: &str = "tests/it/tidy";

@@ -9,11 +9,14 @@ use serde_json::json;
 use tokio::sync::{mpsc, watch};
 
 use super::*;
-use crate::ids::{Revision, SessionId, TurnId};
+use crate::ids::{Revision, SessionId, StepId, TurnId};
 use crate::policy::{ToolEffect, ToolPolicies, ToolPolicy};
+use crate::protocol::AgentSetup;
 use crate::runner::SegmentUpdate;
+use crate::runner::claude::hooks::Hooks;
 use crate::runner::claude::mcp::ServedTools;
 use crate::segment::{SegmentPlan, SegmentStart};
+use crate::turn::RunModelContext;
 
 /// More lines than this without a pause: the loop reads without end.
 const LINES_MAX: usize = 20_000;
@@ -56,8 +59,7 @@ impl Flood {
             custom_tools: BTreeMap::new(),
             policies: ToolPolicies::new().with("Read", ToolPolicy::new(ToolEffect::Read)),
             asks_hooks: false,
-            system_prompt: None,
-            append_system_prompt: None,
+            setup: AgentSetup::default(),
             resume: None,
             answered: BTreeSet::new(),
             start: SegmentStart::Turn {
@@ -67,7 +69,18 @@ impl Flood {
         .unwrap();
         let flood = self.clone();
         let spec = LaunchSpec::new(Vec::new(), BTreeMap::new(), "/".into());
-        let drive = Box::pin(async move { drive(&flood, spec, segment, server, hooks, link).await });
+        let context =
+            RunModelContext::new(SessionId::new("s").unwrap(), TurnId::new(1), StepId::new(1));
+        let none = Hooks {
+            hooks: Vec::new(),
+            deadline: Duration::ZERO,
+        };
+        let hooks = HookRuns::new(none, context);
+        let versions = CliVersionPolicy::default();
+        let drive =
+            Box::pin(
+                async move { drive(&flood, spec, segment, server, hooks, link, versions).await },
+            );
         (drive, updated)
     }
 }
