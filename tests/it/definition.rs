@@ -484,3 +484,26 @@ async fn the_model_is_offered_the_tools_of_the_definition() {
     assert_eq!(schema["required"], json!(["order_id"]));
     world.check_cli().await;
 }
+
+/// Sixteen sessions at once on the real CLI: each reads, writes and answers for itself.
+#[tokio::test]
+async fn sixteen_sessions_run_at_once() {
+    let Some(mut world) = World::real("2.1.316").await else {
+        return;
+    };
+    let mut sessions = Vec::new();
+    for order in 0..16 {
+        let script = format!(r#"script: call refund {{"order_id":"{order}"}}"#);
+        sessions.push(world.start_session(&format!("s{order}"), &script).await);
+    }
+    for session in &sessions {
+        world.approve(session).await;
+    }
+    for (order, session) in sessions.iter().enumerate() {
+        world.wait_for_turns(session, 1).await;
+        let expected = format!("refund: order {order} is refunded");
+        assert_eq!(world.last_answer(session).await, expected);
+    }
+    assert_eq!(world.effects.lines().len(), 16);
+    world.check_cli().await;
+}

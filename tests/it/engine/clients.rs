@@ -213,8 +213,10 @@ async fn waiting_sessions_are_listed() {
             |it: &EventKind| matches!(it, EventKind::TurnSuspended | EventKind::TurnCompleted);
         log.until(1, rests).await;
     }
-    let mut filter = SessionFilter::default();
-    filter.status = Some(SessionStatus::AwaitingApproval);
+    let filter = SessionFilter {
+        status: Some(SessionStatus::AwaitingApproval),
+        ..SessionFilter::default()
+    };
     let page = client.list_sessions(&filter, 10).await.unwrap();
     let found: Vec<_> = page.rows.into_iter().map(|it| it.session).collect();
     assert_eq!(found, [session("a"), session("c")]);

@@ -33,6 +33,7 @@ macro_rules! on_each_cli {
 
 mod agents;
 mod api_failures;
+mod bounds;
 mod faults;
 mod guards;
 mod hooks;
