@@ -242,26 +242,6 @@ pub struct ModelUsage {
     pub cost_usd: Option<f64>,
 }
 
-pub(super) fn decode_system(
-    line: &[u8],
-    subtype: Option<String>,
-) -> Result<CliFrame, ProtocolError> {
-    match subtype.as_deref() {
-        Some("init") => Ok(CliFrame::System(SystemFrame::Init(body(
-            line,
-            "system/init",
-        )?))),
-        Some("api_retry") => Ok(CliFrame::System(SystemFrame::ApiRetry(body(
-            line,
-            "system/api_retry",
-        )?))),
-        _ => Ok(CliFrame::Unknown {
-            kind: "system".to_owned(),
-            subtype,
-        }),
-    }
-}
-
 #[derive(Deserialize)]
 struct StreamLine {
     event: StreamEvent,
