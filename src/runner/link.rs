@@ -54,7 +54,8 @@ impl SegmentLink {
     /// [`LinkError`]: the segment must end.
     ///
     /// # Cancel safety
-    /// A dropped call may be committed all the same; delivering it again gives the same answer.
+    /// A dropped call may be committed all the same. A start that was granted is not granted again,
+    /// and an end counts once: delivered again, both are [`LinkError::Superseded`].
     pub async fn deliver(&self, event: SegmentEvent) -> Result<SegmentReply, LinkError> {
         let (reply, answer) = oneshot::channel();
         self.updates
