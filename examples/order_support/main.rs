@@ -138,7 +138,9 @@ async fn follow_to_the_end(
             EventKind::InterruptRequested { .. } => answer_open_interrupts(client, session).await?,
             EventKind::TurnCompleted => return Ok(()),
             EventKind::TurnFailed { class } => {
-                return Err(format!("the turn failed: {class}").into());
+                let failure = client.snapshot(session).await?.last_failure;
+                let detail = failure.map(|it| it.detail).unwrap_or_default();
+                return Err(format!("the turn failed ({class}): {detail}").into());
             }
             _ => {}
         }

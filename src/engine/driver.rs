@@ -143,7 +143,7 @@ impl Driver {
                 biased;
                 () = stop_requested(&mut stopping) => {}
                 Some(message) = self.messages.recv() => self.apply_message(&mut state, message).await?,
-                Some(end) = self.tasks.join_next_with_id() => self.step_ended(&end),
+                Some(end) = self.tasks.join_next_with_id() => self.step_ended(end)?,
                 () = self.wake.notified() => state = self.load().await?,
                 () = tokio::time::sleep(wait.unwrap_or(NEAR)), if wait.is_some() => {}
             }
@@ -159,7 +159,7 @@ impl Driver {
             tokio::select! {
                 biased;
                 Some(message) = self.messages.recv() => self.apply_message(state, message).await?,
-                Some(end) = self.tasks.join_next_with_id() => self.step_ended(&end),
+                Some(end) = self.tasks.join_next_with_id() => self.step_ended(end)?,
                 () = &mut grace => {
                     tracing::warn!(session = %self.session, "a handler is still running; its outcome is left open");
                     break;
@@ -242,15 +242,12 @@ impl Driver {
         self.running.insert(step_id, task.id());
     }
 
-    fn step_ended(&mut self, end: &Result<(Id, ()), JoinError>) {
-        let id = match end {
-            Ok((id, ())) => *id,
-            Err(error) => {
-                tracing::error!(session = %self.session, %error, "a Step's task panicked");
-                error.id()
-            }
-        };
+    fn step_ended(&mut self, end: Result<(Id, ()), JoinError>) -> Result<(), Halt> {
+        // Without its report the attempt counts as running under this epoch for ever: only a new
+        // owner can find that it is lost.
+        let (id, ()) = end.map_err(|error| self.fail(&error))?;
         self.running.retain(|_, it| *it != id);
+        Ok(())
     }
 
     async fn apply_message(

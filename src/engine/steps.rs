@@ -215,11 +215,20 @@ async fn run_segment(
     let limit = tokio::time::sleep(flow.options().run_model_limit);
     tokio::pin!(limit);
     let mut stopping = context.stopping.clone();
+    let mut open_calls = 0_usize;
     let end = loop {
         tokio::select! {
             biased;
-            () = stop_requested(&mut stopping) => break None,
-            Some(update) = updated.recv() => answer(context, attempt, turn_id, &mut live, update).await,
+            // A call that was started inside the segment gets the grace time that handlers get;
+            // the driver bounds it.
+            () = stop_requested(&mut stopping), if open_calls == 0 => break None,
+            Some(update) = updated.recv() => {
+                match answer(context, attempt, turn_id, &mut live, update).await {
+                    CallChange::Started => open_calls += 1,
+                    CallChange::Ended => open_calls = open_calls.saturating_sub(1),
+                    CallChange::None => {}
+                }
+            }
             Some(end) = running.join_next() => break Some(end.unwrap_or_else(|_| {
                 Err(AttemptFailure::new(FailureClass::Runner, "the runner panicked"))
             })),
@@ -244,16 +253,27 @@ async fn run_segment(
     end
 }
 
+/// What an update did to the gated calls that run inside the segment.
+enum CallChange {
+    Started,
+    Ended,
+    None,
+}
+
 async fn answer(
     context: &StepContext,
     attempt: &AttemptKey,
     turn_id: TurnId,
     live: &mut super::live::LiveWriter,
     update: SegmentUpdate,
-) {
+) -> CallChange {
     match update {
-        SegmentUpdate::Live(kind, text) => live.write(kind, text),
+        SegmentUpdate::Live(kind, text) => {
+            live.write(kind, text);
+            CallChange::None
+        }
         SegmentUpdate::Event(event, reply) => {
+            let ends_call = matches!(event, SegmentEvent::CallFinished { .. });
             let input = Input::Segment {
                 attempt: attempt.clone(),
                 event,
@@ -273,8 +293,14 @@ async fn answer(
                 ) => Err(LinkError::Superseded),
                 Err(error) => Err(error),
             };
+            let change = match &answer {
+                Ok(SegmentReply::Granted) => CallChange::Started,
+                Ok(SegmentReply::Accepted) if ends_call => CallChange::Ended,
+                Ok(SegmentReply::Accepted | SegmentReply::Final(_)) | Err(_) => CallChange::None,
+            };
             // The segment may have ended meanwhile.
             let _ = reply.send(answer);
+            change
         }
     }
 }

@@ -12,7 +12,7 @@ use super::driver::{Driver, DriverEnd, stop_requested};
 use super::local::Shared;
 use crate::ids::{LeaseEpoch, SessionId};
 use crate::process::{Liveness, ProcessIdentity};
-use crate::store::{Change, Lease, LeaseAnswer, SessionFilter, StoreError};
+use crate::store::{Change, Lease, LeaseAnswer, SessionFilter, StoreError, WorkerRecord};
 
 /// How many sessions are read from the store at once.
 const PAGE: usize = 200;
@@ -184,6 +184,10 @@ impl Supervisor {
                 Ok(Some(epoch))
             }
             LeaseAnswer::Held(lease) if self.may_take_over(session, &lease) => {
+                // All leases of a dead worker are free at once, and its record goes (design.md 5).
+                if is_dead(&lease.holder) {
+                    store.remove_worker(&lease.holder.id).await?;
+                }
                 match store
                     .acquire_lease(session, &self.shared.worker, Some(lease.epoch))
                     .await?
@@ -202,13 +206,7 @@ impl Supervisor {
     /// True when the holder is proven dead, or its heartbeat stood still for the lease time on our
     /// own monotonic clock: a jump of the wall clock steals nothing (design.md 5).
     fn may_take_over(&mut self, session: &SessionId, lease: &Lease) -> bool {
-        let holder = ProcessIdentity {
-            pid: lease.holder.process_id,
-            start_time: lease.holder.start_time,
-            boot_id: lease.holder.boot_id.clone(),
-            pid_namespace: lease.holder.pid_namespace,
-        };
-        if matches!(holder.liveness(), Ok(Liveness::Dead)) {
+        if is_dead(&lease.holder) {
             return true;
         }
         let now = Instant::now();
@@ -305,3 +303,14 @@ async fn beat(shared: Arc<Shared>) {
 /// How long to wait before a driver that could not work is replaced: the first wait and the longest.
 const FAILED_DRIVER_PAUSE: (Duration, Duration) =
     (Duration::from_millis(100), Duration::from_secs(60));
+
+/// True only when it is proven that the worker's process has ended.
+fn is_dead(worker: &WorkerRecord) -> bool {
+    let process = ProcessIdentity {
+        pid: worker.process_id,
+        start_time: worker.start_time,
+        boot_id: worker.boot_id.clone(),
+        pid_namespace: worker.pid_namespace,
+    };
+    matches!(process.liveness(), Ok(Liveness::Dead))
+}
