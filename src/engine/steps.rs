@@ -268,8 +268,8 @@ async fn answer(
     update: SegmentUpdate,
 ) -> CallChange {
     match update {
-        SegmentUpdate::Live(kind, text) => {
-            live.write(kind, text);
+        SegmentUpdate::Live(kind, piece) => {
+            live.write(kind, piece.into_text());
             CallChange::None
         }
         SegmentUpdate::Event(event, reply) => {

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{CliFrame, ProtocolError, body};
+use super::{CliFrame, ProtocolError, Text, body};
 
 /// What the CLI asks. Each one must be answered, or the CLI waits for ever.
 #[derive(Debug)]
@@ -120,7 +120,7 @@ struct ResponseBody {
     subtype: String,
     request_id: String,
     #[serde(default)]
-    error: Option<String>,
+    error: Option<Text>,
     #[serde(default)]
     response: Option<Box<RawValue>>,
 }
@@ -138,7 +138,7 @@ impl From<ResponseLine> for ControlReply {
             Some(reply.claude_code_version)
         });
         let error = (line.response.subtype != "success")
-            .then(|| line.response.error.unwrap_or(line.response.subtype));
+            .then(|| line.response.error.map_or(line.response.subtype, |it| it.0));
         Self {
             request_id: line.response.request_id,
             error,

@@ -19,7 +19,7 @@ pub use claude::{
     SettingSource, SubAgent, TESTED_CLI_VERSIONS,
 };
 pub use history::History;
-pub use link::{LinkError, SegmentLink, SegmentUpdate};
+pub use link::{LinkError, LivePiece, SegmentLink, SegmentUpdate};
 
 /// What one segment starts from.
 #[derive(Debug)]

@@ -26,7 +26,7 @@ use crate::ids::ToolCallId;
 use crate::protocol::{
     AssistantFrame, CanUseTool, CliFrame, ControlReply, ControlRequest, Delta, HookAnswer,
     HookCallback, HostFrame, InitFrame, McpMessage, PermissionAnswer, ProtocolError, ResultFrame,
-    SystemFrame, ToolServerDeclaration, UserFrame, content_blocks,
+    RetryFrame, SystemFrame, ToolServerDeclaration, UserFrame, content_blocks,
 };
 use crate::record::ToolOutcome;
 use crate::turn::{RunModelOutcome, SegmentEvent, Usage};
@@ -64,6 +64,7 @@ pub struct Segment {
     transcript: Transcript,
     // Requests of the CLI to the tool server that are not answered yet.
     open_mcp: BTreeSet<String>,
+    last_retry: Option<RetryFrame>,
     transmit: VecDeque<HostFrame>,
     actions: VecDeque<Action>,
 }
@@ -102,6 +103,7 @@ impl Segment {
             native,
             transcript: Transcript::default(),
             open_mcp: BTreeSet::new(),
+            last_retry: None,
             transmit,
             actions: VecDeque::new(),
             plan,
@@ -136,6 +138,7 @@ impl Segment {
                 if let Some(failure) = failure::of_retry(&retry) {
                     self.end(Err(failure));
                 }
+                self.last_retry = Some(retry);
             }
             CliFrame::Assistant(frame) => self.on_assistant(&frame),
             CliFrame::User(frame) => self.on_user(&frame),
@@ -465,7 +468,7 @@ impl Segment {
     }
 
     fn conclude(&mut self, result: &ResultFrame) -> Result<SegmentEnd, AttemptFailure> {
-        if let Some(failure) = failure::of_result(result) {
+        if let Some(failure) = failure::of_result(result, self.last_retry.as_ref()) {
             return Err(failure);
         }
         let deferred = self.native.conclude(result)?;

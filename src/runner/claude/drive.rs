@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use super::mcp::{McpReply, ToolServer};
+use super::redaction::Redaction;
 use super::{CliVersionPolicy, TESTED_CLI_VERSIONS};
 use crate::failure::{AttemptFailure, FailureClass};
 use crate::protocol::decode_line;
@@ -19,6 +20,9 @@ const EXIT_GRACE: Duration = Duration::from_secs(2);
 
 /// How much of stderr becomes part of a failure, in bytes: its end says what went wrong.
 const STDERR_BYTES_MAX: usize = 1_000;
+
+/// How many events may wait for the session before the CLI's output has to wait for them.
+const EVENTS_WAITING_MAX: usize = 64;
 
 type Delivery =
     Pin<Box<dyn Future<Output = (SegmentEvent, Result<SegmentReply, LinkError>)> + Send>>;
@@ -36,6 +40,7 @@ struct Driver {
     server: ToolServer,
     link: SegmentLink,
     versions: CliVersionPolicy,
+    redaction: Redaction,
     // Events for the session, one at a time and in order.
     events: VecDeque<SegmentEvent>,
     delivery: Option<Delivery>,
@@ -49,22 +54,27 @@ pub(super) async fn drive(
     server: ToolServer,
     link: SegmentLink,
     versions: CliVersionPolicy,
+    redaction: Redaction,
 ) -> Result<RunModelOutcome, AttemptFailure> {
     let process = launcher
         .launch(spec)
         .await
-        .map_err(|error| AttemptFailure::new(class_of(&error), error_text(&error)))?;
+        .map_err(|error| redaction.failure(failure_of(&error)))?;
     let mut driver = Driver {
         segment,
         process,
         server,
         link,
         versions,
+        redaction,
         events: VecDeque::new(),
         delivery: None,
     };
-    driver.run().await?;
-    driver.segment.finish().map(|end| end.outcome)
+    let end = match driver.run().await {
+        Ok(()) => driver.segment.finish().map(|end| end.outcome),
+        Err(failure) => Err(failure),
+    };
+    end.map_err(|failure| driver.redaction.failure(failure))
 }
 
 impl Driver {
@@ -97,8 +107,14 @@ impl Driver {
                 None => std::future::pending().await,
             }
         };
+        let may_read = !self.segment.is_ended() && self.events.len() < EVENTS_WAITING_MAX;
+        let output = async {
+            // A CLI that writes faster than the session takes it waits on its pipe.
+            self.link.wait_for_room().await;
+            self.process.receive().await
+        };
         tokio::select! {
-            line = self.process.receive(), if !self.segment.is_ended() => Happened::Output(line),
+            line = output, if may_read => Happened::Output(line),
             reply = self.server.next_reply() => Happened::Tool(reply),
             (event, answer) = delivery => Happened::Session(event, answer),
         }
@@ -114,9 +130,7 @@ impl Driver {
                 match self.process.send(line) {
                     // A CLI that closed its input is about to end, and its output says why.
                     Ok(()) | Err(CliError::InputClosed) => {}
-                    Err(error) => {
-                        return Err(AttemptFailure::new(class_of(&error), error_text(&error)));
-                    }
+                    Err(error) => return Err(failure_of(&error)),
                 }
             } else if let Some(action) = self.segment.poll_action() {
                 self.act(action)?;
@@ -183,7 +197,8 @@ impl Driver {
             },
             Ok(None) => {
                 let exit = self.process.shutdown(EXIT_GRACE).await;
-                let stderr = self.process.stderr_tail();
+                // Before it is cut, lest a cut secret is not recognised.
+                let stderr = self.redaction.text(&self.process.stderr_tail());
                 let start =
                     stderr.floor_char_boundary(stderr.len().saturating_sub(STDERR_BYTES_MAX));
                 self.segment.handle_end_of_output(ProcessEnd {
@@ -191,9 +206,7 @@ impl Driver {
                     stderr_tail: &stderr[start..],
                 });
             }
-            Err(error) => {
-                return Err(AttemptFailure::new(class_of(&error), error_text(&error)));
-            }
+            Err(error) => return Err(failure_of(&error)),
         }
         Ok(())
     }
@@ -236,11 +249,12 @@ const fn class_of(error: &CliError) -> FailureClass {
     }
 }
 
-fn error_text(error: &CliError) -> String {
-    match std::error::Error::source(error) {
+fn failure_of(error: &CliError) -> AttemptFailure {
+    let detail = match std::error::Error::source(error) {
         Some(source) => format!("{error}: {source}"),
         None => error.to_string(),
-    }
+    };
+    AttemptFailure::new(class_of(error), detail)
 }
 
 fn exit_text(exit: CliExit) -> String {
@@ -250,3 +264,6 @@ fn exit_text(exit: CliExit) -> String {
         CliExit::Unknown => "its end was not seen".to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests;

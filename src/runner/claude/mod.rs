@@ -5,6 +5,7 @@ mod drive;
 mod environment;
 mod mcp;
 mod options;
+mod redaction;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,6 +32,7 @@ pub use options::{
 };
 
 use options::AgentTools;
+use redaction::Redaction;
 
 use mcp::{ServedTools, ToolServer};
 
@@ -215,15 +217,9 @@ impl AgentFrameworkRunner for ClaudeAgentRunner {
             turn_id: request.context.turn_id,
         });
         let versions = options.cli_version_policy;
-        drive::drive(
-            self.launcher.as_ref(),
-            spec,
-            segment,
-            server,
-            link,
-            versions,
-        )
-        .await
+        let redaction = Redaction::of(&spec.environment, &options.mcp_servers);
+        let launcher = self.launcher.as_ref();
+        drive::drive(launcher, spec, segment, server, link, versions, redaction).await
     }
 
     async fn call_tool(&self, call: ToolCallRequest) -> ToolCallEnd {
