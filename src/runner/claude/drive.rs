@@ -37,14 +37,19 @@ enum Happened {
     Session(SegmentEvent, Result<SegmentReply, LinkError>),
 }
 
+/// What the options say about the CLI's version, and what of them no failure may show.
+pub(super) struct Care {
+    pub(super) versions: CliVersionPolicy,
+    pub(super) redaction: Redaction,
+}
+
 struct Driver {
     segment: Segment,
     process: Box<dyn CliProcess>,
     server: ToolServer,
     hooks: HookRuns,
     link: SegmentLink,
-    redaction: Redaction,
-    versions: CliVersionPolicy,
+    care: Care,
     // Events for the session, one at a time and in order.
     events: VecDeque<SegmentEvent>,
     delivery: Option<Delivery>,
@@ -58,21 +63,19 @@ pub(super) async fn drive(
     server: ToolServer,
     hooks: HookRuns,
     link: SegmentLink,
-    versions: CliVersionPolicy,
+    care: Care,
 ) -> Result<RunModelOutcome, AttemptFailure> {
-    let redaction = Redaction::of(&spec.environment);
     let process = launcher
         .launch(spec)
         .await
-        .map_err(|error| redaction.failure(failure_of(&error)))?;
+        .map_err(|error| care.redaction.failure(failure_of(&error)))?;
     let mut driver = Driver {
         segment,
         process,
         server,
         hooks,
         link,
-        redaction,
-        versions,
+        care,
         events: VecDeque::new(),
         delivery: None,
     };
@@ -80,7 +83,7 @@ pub(super) async fn drive(
         Ok(()) => driver.segment.finish().map(|end| end.outcome),
         Err(failure) => Err(failure),
     };
-    end.map_err(|failure| driver.redaction.failure(failure))
+    end.map_err(|failure| driver.care.redaction.failure(failure))
 }
 
 impl Driver {
@@ -181,7 +184,7 @@ impl Driver {
         if TESTED_CLI_VERSIONS.contains(&version) {
             return Ok(());
         }
-        match self.versions {
+        match self.care.versions {
             CliVersionPolicy::Warn => {
                 tracing::warn!(%version, tested = ?TESTED_CLI_VERSIONS, "this version of the Claude Code CLI is not tested");
                 Ok(())
@@ -208,7 +211,7 @@ impl Driver {
             Ok(None) => {
                 let exit = self.process.shutdown(EXIT_GRACE).await;
                 // Before it is cut, lest a cut secret is not recognised.
-                let stderr = self.redaction.text(&self.process.stderr_tail());
+                let stderr = self.care.redaction.text(&self.process.stderr_tail());
                 let start =
                     stderr.floor_char_boundary(stderr.len().saturating_sub(STDERR_BYTES_MAX));
                 self.segment.handle_end_of_output(ProcessEnd {

@@ -32,7 +32,9 @@ pub use options::{
     SubAgent,
 };
 
+use drive::Care;
 use options::AgentTools;
+use redaction::Redaction;
 
 use hooks::{HookRuns, Hooks};
 use mcp::{ServedTools, ToolServer};
@@ -220,17 +222,12 @@ impl AgentFrameworkRunner for ClaudeAgentRunner {
             turn_id: request.context.turn_id,
         });
         let hooks = HookRuns::new(self.hooks.clone(), request.context);
-        let versions = options.cli_version_policy;
-        drive::drive(
-            self.launcher.as_ref(),
-            spec,
-            segment,
-            server,
-            hooks,
-            link,
-            versions,
-        )
-        .await
+        let care = Care {
+            versions: options.cli_version_policy,
+            redaction: Redaction::of(&spec.environment, &options.mcp_servers),
+        };
+        let launcher = self.launcher.as_ref();
+        drive::drive(launcher, spec, segment, server, hooks, link, care).await
     }
 
     async fn call_tool(&self, call: ToolCallRequest) -> ToolCallEnd {

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::failure::AttemptFailure;
+use crate::protocol::McpServer;
 
 /// What the name of a variable with a secret contains.
 const SECRET_NAMES: [&str; 8] = [
@@ -30,8 +31,11 @@ pub(super) struct Redaction {
 }
 
 impl Redaction {
-    /// Collects the secrets of an environment.
-    pub(super) fn of(environment: &BTreeMap<String, String>) -> Self {
+    /// Collects the secrets of an environment and of tool servers.
+    pub(super) fn of(
+        environment: &BTreeMap<String, String>,
+        servers: &BTreeMap<String, McpServer>,
+    ) -> Self {
         let is_secret = |name: &str, value: &str| {
             let name = name.to_ascii_uppercase();
             // MAX_THINKING_TOKENS is a number, and the address of a proxy may hold a password.
@@ -39,10 +43,16 @@ impl Redaction {
             (SECRET_NAMES.iter().any(|it| name.contains(it)) && !is_number)
                 || (name.ends_with("_PROXY") && value.contains('@'))
         };
-        let mut secrets: Vec<String> = environment
+        let variables = environment
             .iter()
+            .chain(servers.values().flat_map(variables));
+        let values = variables
             .filter(|(name, value)| is_secret(name, value))
-            .flat_map(|(_, value)| std::iter::once(value.as_str()).chain(value.lines()))
+            .map(|(_, value)| value.as_str());
+        let headers = servers.values().flat_map(header_secrets);
+        let mut secrets: Vec<String> = values
+            .flat_map(|value| std::iter::once(value).chain(value.lines()))
+            .chain(headers)
             .map(str::trim)
             .filter(|it| it.len() >= SECRET_BYTES_MIN)
             .map(str::to_owned)
@@ -80,6 +90,28 @@ impl Redaction {
     }
 }
 
+fn variables(server: &McpServer) -> impl Iterator<Item = (&String, &String)> {
+    let variables = match server {
+        McpServer::Stdio { environment, .. } => Some(environment),
+        McpServer::Http { .. } | McpServer::Sse { .. } => None,
+    };
+    variables.into_iter().flatten()
+}
+
+/// Every header may authorize; what follows the scheme may be quoted alone.
+fn header_secrets(server: &McpServer) -> impl Iterator<Item = &str> {
+    let headers = match server {
+        McpServer::Stdio { .. } => None,
+        McpServer::Http { headers, .. } | McpServer::Sse { headers, .. } => Some(headers),
+    };
+    let values = headers.into_iter().flat_map(|it| it.values());
+    values.flat_map(|it| {
+        [Some(it.as_str()), it.split_whitespace().last()]
+            .into_iter()
+            .flatten()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,6 +134,29 @@ mod tests {
             ]
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .into(),
+            &BTreeMap::from([
+                (
+                    "web".to_owned(),
+                    McpServer::Http {
+                        url: "https://web".to_owned(),
+                        headers: BTreeMap::from([(
+                            "Authorization".to_owned(),
+                            "Bearer of-the-server".to_owned(),
+                        )]),
+                    },
+                ),
+                (
+                    "files".to_owned(),
+                    McpServer::Stdio {
+                        command: "files".to_owned(),
+                        arguments: Vec::new(),
+                        environment: BTreeMap::from([(
+                            "FILES_TOKEN".to_owned(),
+                            "of-the-files".to_owned(),
+                        )]),
+                    },
+                ),
+            ]),
         )
     }
 
@@ -117,6 +172,9 @@ mod tests {
             ("bad key sk-ant-0123456789!", "bad key [redacted]!"),
             ("bad key sk-ant-0123456789-longer", "bad key [redacted]"),
             ("cut sk-ant-01", "cut [redacted]"),
+            ("sent Bearer of-the-server", "sent [redacted]"),
+            ("sent of-the-server!", "sent [redacted]!"),
+            ("files of-the-files", "files [redacted]"),
             ("got x-b: second-one", "got [redacted]"),
             (
                 "via http://me:hunter2@proxy:1 refused",

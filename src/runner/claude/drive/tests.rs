@@ -76,11 +76,12 @@ impl Flood {
             deadline: Duration::ZERO,
         };
         let hooks = HookRuns::new(none, context);
-        let versions = CliVersionPolicy::default();
+        let care = Care {
+            versions: CliVersionPolicy::default(),
+            redaction: Redaction::of(&spec.environment, &BTreeMap::new()),
+        };
         let drive =
-            Box::pin(
-                async move { drive(&flood, spec, segment, server, hooks, link, versions).await },
-            );
+            Box::pin(async move { drive(&flood, spec, segment, server, hooks, link, care).await });
         (drive, updated)
     }
 }
