@@ -13,3 +13,4 @@ mod scenarios;
 mod stores;
 mod support;
 mod tidy;
+mod turns;

@@ -35,6 +35,7 @@ mod agents;
 mod faults;
 mod guards;
 mod hooks;
+mod limits;
 mod refusals;
 mod scenarios;
 mod streams;
