@@ -8,10 +8,18 @@ set -Eeuo pipefail
 cd "$(dirname "$0")"
 
 # All packages of Cargo.lock, our own included. A change here is a dependency that somebody chose.
-packages_expected=134
+packages_expected=155
 
 # What the licenses of the dependencies may be; for cargo-deny.
 licenses_allowed='["Apache-2.0", "BSD-3-Clause", "BSL-1.0", "CC0-1.0", "ISC", "MIT", "MIT-0", "Unicode-3.0", "Unlicense", "Zlib"]'
+
+# How long the fuzzer runs; its findings need hours, this only shows that it still can.
+fuzz_seconds=10
+
+# Coverage for the fuzzer from passes of the stable compiler: no nightly, no cargo-fuzz.
+fuzz_flags="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4"
+fuzz_flags+=" -Cllvm-args=-sanitizer-coverage-inline-8bit-counters"
+fuzz_flags+=" -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares"
 
 # An example that takes longer than this hangs.
 example_seconds_max=120
@@ -90,6 +98,7 @@ export ABIDE_CLI_2_1_316 ABIDE_CLI_2_1_332 ABIDE_REQUIRE_REAL_CLI=1 INSTA_UPDATE
 
 step "crates"
 run cargo fetch --locked
+run cargo fetch --locked --manifest-path fuzz/Cargo.toml
 export CARGO_NET_OFFLINE=true
 packages=$(grep -c '^name = ' Cargo.lock)
 echo "$packages packages in Cargo.lock, $packages_expected expected"
@@ -119,6 +128,21 @@ run cargo test --locked --all-features --lib --bins --tests
 
 step "documentation tests"
 run cargo test --locked --all-features --doc
+
+step "fuzzing, for seconds"
+if c++ --version >/dev/null 2>&1; then
+    host=$(rustc --version --verbose | sed -n 's/^host: //p')
+    run cargo fmt --check --manifest-path fuzz/Cargo.toml
+    run env RUSTFLAGS="$fuzz_flags" cargo build --locked --release --target "$host" \
+        --manifest-path fuzz/Cargo.toml --target-dir target/fuzz
+    mkdir -p target/fuzz/corpus
+    # What it finds is written to the first directory; the fixtures are only read.
+    run "target/fuzz/$host/release/cli_output" -max_total_time="$fuzz_seconds" -print_final_stats=1 \
+        -verbosity=0 -artifact_prefix=target/fuzz/ target/fuzz/corpus fixtures/segment/2.1.316 \
+        fixtures/lines/2.1.316
+else
+    not_checked "fuzzing: there is no C++ compiler for libFuzzer"
+fi
 
 step "examples"
 examples=$(targets_in examples)

@@ -137,6 +137,8 @@ pub struct FailureView {
     pub turn_id: TurnId,
     /// What kind of failure it was.
     pub class: FailureClass,
+    /// More about it, for the person who runs the worker.
+    pub detail: String,
     /// When.
     pub at: Timestamp,
 }

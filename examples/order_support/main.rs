@@ -138,7 +138,9 @@ async fn follow_to_the_end(
             EventKind::InterruptRequested { .. } => answer_open_interrupts(client, session).await?,
             EventKind::TurnCompleted => return Ok(()),
             EventKind::TurnFailed { class } => {
-                return Err(format!("the turn failed: {class}").into());
+                let failure = client.snapshot(session).await?.last_failure;
+                let detail = failure.map(|it| it.detail).unwrap_or_default();
+                return Err(format!("the turn failed ({class}): {detail}").into());
             }
             _ => {}
         }
@@ -156,11 +158,12 @@ async fn answer_open_interrupts(
             interrupt.tool_name, interrupt.arguments
         );
         let answer = match ask_person().await? {
-            true => ResolveInterrupt::approve(interrupt.interrupt_id),
-            false => ResolveInterrupt::reject(
+            Some(true) => ResolveInterrupt::approve(interrupt.interrupt_id),
+            Some(false) => ResolveInterrupt::reject(
                 interrupt.interrupt_id,
                 Some("the operator said no".to_owned()),
             ),
+            None => return Err("nobody answered; start me again to be asked again".into()),
         };
         client
             .resolve_interrupt(session, answer.for_digest(interrupt.digest))
@@ -169,16 +172,30 @@ async fn answer_open_interrupts(
     Ok(())
 }
 
-async fn ask_person() -> Result<bool, Box<dyn Error>> {
+/// Asks until the answer is y or n; `None` when the terminal was closed.
+async fn ask_person() -> Result<Option<bool>, Box<dyn Error>> {
     if !std::io::stdin().is_terminal() {
         println!("     no terminal: approved");
-        return Ok(true);
+        return Ok(Some(true));
     }
-    print!("     approve? [y/n] (or kill me and start me again) ");
-    std::io::stdout().flush()?;
-    let line = tokio::task::spawn_blocking(|| {
-        let mut line = String::new();
-        std::io::stdin().lock().read_line(&mut line).map(|_| line)
-    });
-    Ok(line.await??.trim().eq_ignore_ascii_case("y"))
+    loop {
+        print!("     approve? [y/n] (or kill me and start me again) ");
+        std::io::stdout().flush()?;
+        let line = tokio::task::spawn_blocking(|| {
+            let mut line = String::new();
+            std::io::stdin()
+                .lock()
+                .read_line(&mut line)
+                .map(|bytes| (bytes > 0).then_some(line))
+        });
+        let Some(line) = line.await?? else {
+            println!();
+            return Ok(None);
+        };
+        match line.trim().to_lowercase().as_str() {
+            "y" | "yes" => return Ok(Some(true)),
+            "n" | "no" => return Ok(Some(false)),
+            _ => {}
+        }
+    }
 }

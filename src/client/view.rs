@@ -70,6 +70,7 @@ pub(super) async fn snapshot(
         last_failure: state.last_failure.as_ref().map(|it| FailureView {
             turn_id: it.turn_id,
             class: it.failure.class,
+            detail: it.failure.detail.clone(),
             at: it.at,
         }),
         event_cursor: EventCursor(state.counters.cursor),

@@ -12,7 +12,7 @@ use tokio::task::{Id, JoinError, JoinSet};
 
 use super::local::Shared;
 use super::steps::{self, StepContext};
-use crate::ids::{LeaseEpoch, Revision, SessionId, StepId, Timestamp};
+use crate::ids::{InterruptId, LeaseEpoch, Revision, SessionId, StepId, Timestamp};
 use crate::runner::LinkError;
 use crate::session::{self, DueStep, Input, Reply, SessionState};
 use crate::store::{RowKey, RowKind, StoreError};
@@ -34,10 +34,7 @@ pub(super) enum DriverEnd {
     /// Somebody else owns the session now.
     Fenced,
     /// The driver could not go on; attempts it granted are lost.
-    Failed {
-        /// The epoch under which it worked.
-        epoch: LeaseEpoch,
-    },
+    Failed,
 }
 
 /// What a running Step asks the driver to reduce and commit.
@@ -107,20 +104,27 @@ impl Driver {
         }
     }
 
-    pub(super) async fn run(mut self) -> DriverEnd {
+    /// Works until nothing is due; waits first, because an earlier driver could not work.
+    pub(super) async fn run_after(mut self, pause: Duration) -> DriverEnd {
+        if !pause.is_zero() {
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = stop_requested(&mut self.stopping) => {}
+            }
+        }
         let end = match self.work().await {
             Ok(end) => end,
             Err(Halt::Fenced) => {
                 tracing::info!(session = %self.session, "another worker owns the session");
                 DriverEnd::Fenced
             }
-            Err(Halt::Failed) => DriverEnd::Failed { epoch: self.epoch },
+            Err(Halt::Failed) => DriverEnd::Failed,
         };
         // What still runs has no owner any more: it is ended before the lease goes (G8).
         self.tasks.shutdown().await;
         match end {
             DriverEnd::NothingDue | DriverEnd::Stopped => self.release().await,
-            DriverEnd::Fenced | DriverEnd::Failed { .. } => {}
+            DriverEnd::Fenced | DriverEnd::Failed => {}
         }
         end
     }
@@ -139,7 +143,7 @@ impl Driver {
                 biased;
                 () = stop_requested(&mut stopping) => {}
                 Some(message) = self.messages.recv() => self.apply_message(&mut state, message).await?,
-                Some(end) = self.tasks.join_next_with_id() => self.step_ended(&end),
+                Some(end) = self.tasks.join_next_with_id() => self.step_ended(end)?,
                 () = self.wake.notified() => state = self.load().await?,
                 () = tokio::time::sleep(wait.unwrap_or(NEAR)), if wait.is_some() => {}
             }
@@ -155,7 +159,7 @@ impl Driver {
             tokio::select! {
                 biased;
                 Some(message) = self.messages.recv() => self.apply_message(state, message).await?,
-                Some(end) = self.tasks.join_next_with_id() => self.step_ended(&end),
+                Some(end) = self.tasks.join_next_with_id() => self.step_ended(end)?,
                 () = &mut grace => {
                     tracing::warn!(session = %self.session, "a handler is still running; its outcome is left open");
                     break;
@@ -180,7 +184,13 @@ impl Driver {
                         self.apply(state, Input::StartTurn { message_id, text })
                             .await?;
                     } else {
+                        // Somebody may have taken it meanwhile; if nobody has, it is lost.
+                        let seen = *self.revision.borrow();
                         *state = self.load().await?;
+                        if *self.revision.borrow() == seen {
+                            let what = format!("no text of message {message_id}");
+                            return Err(self.fail(&StoreError::Corrupt { what }));
+                        }
                     }
                     // The state is another one now: look again at once.
                     return Ok(Some(Timestamp(0)));
@@ -195,7 +205,7 @@ impl Driver {
                 }
             };
             if not_before <= self.shared.options.clock.now() {
-                self.start(&step);
+                self.start(state, &step);
             } else {
                 next = Some(next.map_or(not_before, |it| it.min(not_before)));
             }
@@ -203,7 +213,7 @@ impl Driver {
         Ok(next)
     }
 
-    fn start(&mut self, step: &DueStep) {
+    fn start(&mut self, state: &SessionState, step: &DueStep) {
         let context = StepContext {
             shared: Arc::clone(&self.shared),
             session: self.session.clone(),
@@ -222,24 +232,22 @@ impl Driver {
                 step_id,
                 tool_call_id,
                 ..
-            } => (
-                *step_id,
-                self.tasks
-                    .spawn(steps::call_tool(context, *step_id, tool_call_id.clone())),
-            ),
+            } => {
+                let Some(turn) = &state.turn else { return };
+                let call = InterruptId::of_call(turn.turn_id, tool_call_id);
+                let task = self.tasks.spawn(steps::call_tool(context, *step_id, call));
+                (*step_id, task)
+            }
         };
         self.running.insert(step_id, task.id());
     }
 
-    fn step_ended(&mut self, end: &Result<(Id, ()), JoinError>) {
-        let id = match end {
-            Ok((id, ())) => *id,
-            Err(error) => {
-                tracing::error!(session = %self.session, %error, "a Step's task panicked");
-                error.id()
-            }
-        };
+    fn step_ended(&mut self, end: Result<(Id, ()), JoinError>) -> Result<(), Halt> {
+        // Without its report the attempt counts as running under this epoch for ever: only a new
+        // owner can find that it is lost.
+        let (id, ()) = end.map_err(|error| self.fail(&error))?;
         self.running.retain(|_, it| *it != id);
+        Ok(())
     }
 
     async fn apply_message(

@@ -37,6 +37,8 @@ pub(super) struct LiveWriter {
 /// One reader of a session's live text.
 #[derive(Debug)]
 pub(crate) struct LiveReader {
+    hub: LiveHub,
+    session: SessionId,
     earlier: VecDeque<LiveText>,
     pieces: broadcast::Receiver<LiveText>,
 }
@@ -45,6 +47,8 @@ impl LiveHub {
     /// Reads a session's live text, the running attempt's from its start.
     pub(crate) fn subscribe(&self, session: &SessionId) -> LiveReader {
         self.with_room(session, |room| LiveReader {
+            hub: self.clone(),
+            session: session.clone(),
             earlier: room.current.clone().into(),
             pieces: room.readers.subscribe(),
         })
@@ -113,6 +117,17 @@ impl Drop for LiveWriter {
     }
 }
 
+impl Drop for LiveReader {
+    fn drop(&mut self) {
+        let mut rooms = self.hub.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_last = |room: &Room| room.readers.receiver_count() <= 1 && room.current.is_empty();
+        if rooms.get(&self.session).is_some_and(is_last) {
+            // G9: who only looked at a session leaves nothing here.
+            rooms.remove(&self.session);
+        }
+    }
+}
+
 impl LiveReader {
     /// Waits for the next piece. Cancel safe.
     pub(crate) async fn next(&mut self) -> LiveText {
@@ -125,6 +140,36 @@ impl LiveReader {
                 Err(broadcast::error::RecvError::Lagged(_)) => {}
                 Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// G9: neither readers nor attempts that are gone leave anything behind, in whatever order they go.
+    #[tokio::test]
+    async fn a_room_goes_with_its_last_user() {
+        let hub = LiveHub::default();
+        let session = SessionId::new("s").unwrap();
+        let rooms = || hub.0.lock().unwrap().len();
+        drop(hub.subscribe(&session));
+        assert_eq!(rooms(), 0);
+        for reader_goes_first in [true, false] {
+            let mut writer = hub.writer(session.clone(), TurnId::new(1), StepId::new(1), 1);
+            writer.write(LiveTextKind::Text, "x".to_owned());
+            let mut reader = hub.subscribe(&session);
+            assert_eq!(reader.next().await.text, "x");
+            if reader_goes_first {
+                drop(reader);
+                assert_eq!(hub.subscribe(&session).next().await.text, "x");
+                drop(writer);
+            } else {
+                drop(writer);
+                drop(reader);
+            }
+            assert_eq!(rooms(), 0);
         }
     }
 }

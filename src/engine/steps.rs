@@ -3,6 +3,7 @@
 //! Nothing here acts before its grant is committed, and a report that is superseded is dropped.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -10,11 +11,11 @@ use tokio::task::JoinSet;
 use super::driver::{Applied, StepMessage, stop_requested};
 use super::local::Shared;
 use crate::failure::{AttemptFailure, FailureClass};
-use crate::ids::{LeaseEpoch, Nonce, Revision, SessionId, StepId, ToolCallId};
+use crate::ids::{InterruptId, LeaseEpoch, Nonce, Revision, SessionId, StepId, ToolCallId, TurnId};
 use crate::record::{ToolOutcome, read_record};
 use crate::runner::{
-    History, LinkError, RunModelRequest, SegmentLink, SegmentReply, SegmentUpdate, ToolCallEnd,
-    ToolCallRequest,
+    AgentFrameworkRunner, History, LinkError, RunModelRequest, SegmentEvent, SegmentLink,
+    SegmentReply, SegmentUpdate, ToolCallEnd, ToolCallRequest,
 };
 use crate::session::{AttemptKey, CallState, CallStep, Input, Reply, SessionState};
 use crate::store::{RowKey, RowKind, StoreError};
@@ -62,6 +63,23 @@ impl StepContext {
         }
     }
 
+    /// Checks that the session is still ours: a worker that stood still may have lost it after its
+    /// grant was committed (G8). Whoever did reports an end all the same, and the driver learns
+    /// from the refused commit that it is fenced.
+    async fn check_fence(&self) -> Result<(), &'static str> {
+        match self.shared.store.load(&self.session).await {
+            Ok(stored) => stored
+                .and_then(|it| it.lease)
+                .filter(|it| it.epoch == self.epoch)
+                .map(|_| ())
+                .ok_or("another worker owns the session"),
+            Err(error) => {
+                tracing::warn!(session = %self.session, %error, "the lease cannot be read");
+                Err("the lease could not be read")
+            }
+        }
+    }
+
     async fn row(&self, kind: RowKind, key: &str) -> Result<String, StoreError> {
         let keys = [RowKey {
             kind,
@@ -93,7 +111,13 @@ pub(super) async fn run_model(context: StepContext, step_id: StepId) {
     let Some((attempt, state)) = context.begin(step_id).await else {
         return;
     };
-    let end = match segment_request(&context, &attempt, &state).await {
+    let request = match segment_request(&context, &attempt, &state).await {
+        Ok(request) => (context.check_fence().await)
+            .map(|()| request)
+            .map_err(str::to_owned),
+        Err(error) => Err(error.to_string()),
+    };
+    let end = match request {
         Ok(request) => match run_segment(&context, &attempt, &state, request).await {
             Some(end) => end,
             None => {
@@ -102,7 +126,7 @@ pub(super) async fn run_model(context: StepContext, step_id: StepId) {
                 return;
             }
         },
-        Err(error) => Err(AttemptFailure::new(FailureClass::Store, error.to_string())),
+        Err(detail) => Err(AttemptFailure::new(FailureClass::Store, detail)),
     };
     if let Err(failure) = &end {
         tracing::warn!(session = %context.session, step = %step_id, %failure, "a segment failed");
@@ -191,43 +215,73 @@ async fn run_segment(
     let limit = tokio::time::sleep(flow.options().run_model_limit);
     tokio::pin!(limit);
     let mut stopping = context.stopping.clone();
+    let mut open_calls = 0_usize;
     let end = loop {
         tokio::select! {
             biased;
-            () = stop_requested(&mut stopping) => return None,
-            Some(update) = updated.recv() => answer(context, attempt, turn_id, &mut live, update).await,
-            Some(end) = running.join_next() => break end.unwrap_or_else(|_| {
+            // A call that was started inside the segment gets the grace time that handlers get;
+            // the driver bounds it.
+            () = stop_requested(&mut stopping), if open_calls == 0 => break None,
+            Some(update) = updated.recv() => {
+                match answer(context, attempt, turn_id, &mut live, update).await {
+                    CallChange::Started => open_calls += 1,
+                    CallChange::Ended => open_calls = open_calls.saturating_sub(1),
+                    CallChange::None => {}
+                }
+            }
+            Some(end) = running.join_next() => break Some(end.unwrap_or_else(|_| {
                 Err(AttemptFailure::new(FailureClass::Runner, "the runner panicked"))
-            }),
+            })),
             () = &mut limit => {
                 let detail = format!("the segment ran longer than {} s", flow.options().run_model_limit.as_secs());
-                break Err(AttemptFailure::new(FailureClass::CliFailed, detail));
+                break Some(Err(AttemptFailure::new(FailureClass::CliFailed, detail)));
             }
         }
     };
-    // What it reported before it ended comes before its end.
+    // What it reported before it ended comes before its end; but nothing starts any more.
+    running.shutdown().await;
     while let Ok(update) = updated.try_recv() {
-        answer(context, attempt, turn_id, &mut live, update).await;
+        match update {
+            SegmentUpdate::Event(SegmentEvent::CallStarting { .. }, reply) => {
+                let _ = reply.send(Err(LinkError::Superseded));
+            }
+            SegmentUpdate::Event(..) | SegmentUpdate::Live(..) => {
+                answer(context, attempt, turn_id, &mut live, update).await;
+            }
+        }
     }
-    Some(end)
+    end
+}
+
+/// What an update did to the gated calls that run inside the segment.
+enum CallChange {
+    Started,
+    Ended,
+    None,
 }
 
 async fn answer(
     context: &StepContext,
     attempt: &AttemptKey,
-    turn_id: crate::ids::TurnId,
+    turn_id: TurnId,
     live: &mut super::live::LiveWriter,
     update: SegmentUpdate,
-) {
+) -> CallChange {
     match update {
-        SegmentUpdate::Live(kind, text) => live.write(kind, text),
+        SegmentUpdate::Live(kind, piece) => {
+            live.write(kind, piece.into_text());
+            CallChange::None
+        }
         SegmentUpdate::Event(event, reply) => {
+            let ends_call = matches!(event, SegmentEvent::CallFinished { .. });
             let input = Input::Segment {
                 attempt: attempt.clone(),
                 event,
             };
             let answer = match context.deliver(input).await.map(|it| it.reply) {
-                Ok(Reply::CallGranted) => Ok(SegmentReply::Granted),
+                Ok(Reply::CallGranted) => (context.check_fence().await)
+                    .map(|()| SegmentReply::Granted)
+                    .map_err(|_| LinkError::Superseded),
                 Ok(Reply::CallIsFinal(id)) => final_reply(context, turn_id, &id).await,
                 Ok(Reply::Done) => Ok(SegmentReply::Accepted),
                 Ok(
@@ -239,18 +293,24 @@ async fn answer(
                 ) => Err(LinkError::Superseded),
                 Err(error) => Err(error),
             };
+            let change = match &answer {
+                Ok(SegmentReply::Granted) => CallChange::Started,
+                Ok(SegmentReply::Accepted) if ends_call => CallChange::Ended,
+                Ok(SegmentReply::Accepted | SegmentReply::Final(_)) | Err(_) => CallChange::None,
+            };
             // The segment may have ended meanwhile.
             let _ = reply.send(answer);
+            change
         }
     }
 }
 
 async fn final_reply(
     context: &StepContext,
-    turn_id: crate::ids::TurnId,
+    turn_id: TurnId,
     id: &ToolCallId,
 ) -> Result<SegmentReply, LinkError> {
-    let key = crate::ids::InterruptId::of_call(turn_id, id);
+    let key = InterruptId::of_call(turn_id, id);
     match context.outcome(key.as_str()).await {
         Ok(outcome) => Ok(SegmentReply::Final(outcome)),
         Err(error) => {
@@ -261,11 +321,24 @@ async fn final_reply(
 }
 
 /// Runs one gated call in its own Step.
-pub(super) async fn call_tool(context: StepContext, step_id: StepId, id: ToolCallId) {
+///
+/// Its arguments are read before its start mark is set: a store that cannot be read costs no start.
+pub(super) async fn call_tool(context: StepContext, step_id: StepId, call: InterruptId) {
+    let arguments = match context.row(RowKind::Arguments, call.as_str()).await {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            tracing::warn!(session = %context.session, %call, %error, "a call cannot be started yet");
+            return tokio::time::sleep(UNREADABLE_PAUSE).await;
+        }
+    };
     let Some((attempt, state)) = context.begin(step_id).await else {
         return;
     };
-    let end = match tool_request(&context, &state, &id).await {
+    let request = match tool_request(&context, &state, &call, arguments) {
+        Ok(request) => context.check_fence().await.map(|()| request),
+        Err(detail) => Err(detail),
+    };
+    let end = match request {
         Ok((runner, request)) => {
             let mut running = JoinSet::new();
             running.spawn(async move { runner.call_tool(request).await });
@@ -276,41 +349,36 @@ pub(super) async fn call_tool(context: StepContext, step_id: StepId, id: ToolCal
                 },
             }
         }
-        Err(detail) => ToolCallEnd::NotRun { error: detail },
+        Err(detail) => ToolCallEnd::NotRun {
+            error: detail.to_owned(),
+        },
     };
     if let ToolCallEnd::Unknown { detail } = &end {
-        tracing::warn!(session = %context.session, call = %id, detail, "a call's attempt has no known end");
+        tracing::warn!(session = %context.session, %call, detail, "a call's attempt has no known end");
     }
     let _ = context.deliver(Input::ToolEnded { attempt, end }).await;
 }
 
-async fn tool_request(
+fn tool_request(
     context: &StepContext,
     state: &SessionState,
-    id: &ToolCallId,
-) -> Result<
-    (
-        Arc<dyn crate::runner::AgentFrameworkRunner>,
-        ToolCallRequest,
-    ),
-    String,
-> {
+    call: &InterruptId,
+    arguments: String,
+) -> Result<(Arc<dyn AgentFrameworkRunner>, ToolCallRequest), &'static str> {
     let flow = context
         .shared
         .registry
         .flow(&state.flow_type)
         .ok_or("the flow is not registered on this worker")?;
     let turn = state.turn.as_ref().ok_or("the turn is over")?;
-    let record = &turn.call(id).ok_or("the turn has no such call")?.record;
-    let key = crate::ids::InterruptId::of_call(turn.turn_id, id);
-    let arguments = context
-        .row(RowKind::Arguments, key.as_str())
-        .await
-        .map_err(|it| it.to_string())?;
+    let record = (turn.calls.iter())
+        .map(|it| &it.record)
+        .find(|it| InterruptId::of_call(it.turn_id, &it.tool_call_id) == *call)
+        .ok_or("the turn has no such call")?;
     let request = ToolCallRequest {
         session_id: context.session.clone(),
         turn_id: turn.turn_id,
-        tool_call_id: id.clone(),
+        tool_call_id: record.tool_call_id.clone(),
         tool_name: record.tool_name.clone(),
         arguments,
         attempt: record.starts,
@@ -319,3 +387,6 @@ async fn tool_request(
     };
     Ok((flow.runner(), request))
 }
+
+/// How long a call waits whose arguments could not be read.
+const UNREADABLE_PAUSE: Duration = Duration::from_secs(1);

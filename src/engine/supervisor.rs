@@ -1,7 +1,8 @@
 //! Finds sessions that have something to do, and gives each active one a driver.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 use tokio::task::{Id, JoinError, JoinSet};
@@ -11,7 +12,7 @@ use super::driver::{Driver, DriverEnd, stop_requested};
 use super::local::Shared;
 use crate::ids::{LeaseEpoch, SessionId};
 use crate::process::{Liveness, ProcessIdentity};
-use crate::store::{Change, Lease, LeaseAnswer, SessionFilter, StoreError};
+use crate::store::{Change, Lease, LeaseAnswer, SessionFilter, StoreError, WorkerRecord};
 
 /// How many sessions are read from the store at once.
 const PAGE: usize = 200;
@@ -23,11 +24,22 @@ pub(super) struct Supervisor {
     active: HashMap<SessionId, Active>,
     /// Sessions that others own: when their holder's heartbeat was last seen to move.
     held_by_others: HashMap<SessionId, Sighting>,
+    /// Sessions whose last driver of this engine ended badly.
+    failed: HashMap<SessionId, FailedDriver>,
 }
 
 struct Active {
     task: Id,
     wake: Arc<Notify>,
+    epoch: LeaseEpoch,
+}
+
+struct FailedDriver {
+    /// Its attempts are lost, so the next driver needs another epoch, whenever it comes: under the
+    /// same one the session would refuse every attempt (G8).
+    epoch: LeaseEpoch,
+    /// How many drivers ended badly, one after the other.
+    failures: u32,
 }
 
 struct Sighting {
@@ -44,6 +56,7 @@ impl Supervisor {
             drivers: JoinSet::new(),
             active: HashMap::new(),
             held_by_others: HashMap::new(),
+            failed: HashMap::new(),
         }
     }
 
@@ -53,16 +66,17 @@ impl Supervisor {
         }
         // Subscribed before the first scan, so that nothing falls between the two.
         let mut changes = self.shared.store.changes();
-        let mut heartbeat = interval(self.shared.options.lease_time / 5);
+        // In a task of its own, until all leases are released: neither a long scan nor a handler
+        // that outlasts the lease time in a shutdown may make this worker look dead.
+        let mut heart = JoinSet::new();
+        heart.spawn(beat(Arc::clone(&self.shared)));
         let mut scan = interval(self.shared.options.scan_interval);
-        heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         scan.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut stopping = self.stopping.clone();
         loop {
             tokio::select! {
                 biased;
                 () = stop_requested(&mut stopping) => break,
-                _ = heartbeat.tick() => self.beat().await,
                 Some(end) = self.drivers.join_next_with_id() => self.driver_ended(end).await,
                 _ = scan.tick() => self.scan().await,
                 change = changes.next() => match change {
@@ -74,15 +88,9 @@ impl Supervisor {
         }
         // Each driver sees the stop itself, ends its segments and releases its lease.
         while self.drivers.join_next().await.is_some() {}
+        drop(heart);
         if let Err(error) = self.shared.store.remove_worker(&self.shared.worker).await {
             tracing::warn!(%error, "failed to sign off from the store");
-        }
-    }
-
-    async fn beat(&self) {
-        if let Err(error) = self.shared.store.heartbeat(&self.shared.worker).await {
-            // Whoever takes a session over fences us off by its epoch, so going on is safe.
-            tracing::warn!(%error, "failed to renew the heartbeat");
         }
     }
 
@@ -91,41 +99,42 @@ impl Supervisor {
             due_by: Some(self.shared.options.clock.now()),
             ..SessionFilter::default()
         };
+        let mut due = HashSet::new();
         loop {
             let page = match self.shared.store.list(&filter, PAGE).await {
                 Ok(page) => page,
                 Err(error) => return tracing::warn!(%error, "failed to look for sessions"),
             };
-            let Some(last) = page.rows.last() else {
-                return;
-            };
-            filter.after = Some(last.session.clone());
+            filter.after = page.rows.last().map(|it| it.session.clone());
             for row in page.rows {
                 let is_ours = row
                     .summary
                     .flow_type
                     .as_ref()
                     .is_some_and(|it| self.shared.registry.flow(it).is_some());
-                if is_ours {
-                    self.take_up(row.session, None).await;
+                if is_ours && !self.active.contains_key(&row.session) {
+                    due.insert(row.session.clone());
+                    self.take_up_if_due(row.session).await;
                 }
             }
             if !page.has_more {
-                return;
+                break;
             }
         }
+        // Nothing is remembered of a session that has nothing to do (G9).
+        self.held_by_others.retain(|it, _| due.contains(it));
     }
 
     async fn session_changed(&mut self, session: SessionId) {
         match self.active.get(&session) {
             Some(active) => active.wake.notify_one(),
-            None => self.take_up_if_due(session, None).await,
+            None => self.take_up_if_due(session).await,
         }
     }
 
-    async fn take_up_if_due(&mut self, session: SessionId, replaces: Option<LeaseEpoch>) {
+    async fn take_up_if_due(&mut self, session: SessionId) {
         match super::driver::is_due(&self.shared, &session).await {
-            Ok(true) => self.take_up(session, replaces).await,
+            Ok(true) => self.take_up(session).await,
             Ok(false) => {}
             // G12: a session of a newer version is left to newer workers.
             Err(error @ StoreError::TooNew { .. }) => {
@@ -135,12 +144,14 @@ impl Supervisor {
         }
     }
 
-    /// Starts a driver, if the session's lease can be had. `replaces` is the epoch of a driver of
-    /// this engine that ended badly: its attempts are lost, so it gets a new epoch.
-    async fn take_up(&mut self, session: SessionId, replaces: Option<LeaseEpoch>) {
+    /// Starts a driver, if the session's lease can be had.
+    async fn take_up(&mut self, session: SessionId) {
         if self.active.contains_key(&session) {
             return;
         }
+        let failed = self.failed.get(&session);
+        let pause = failed.map_or(Duration::ZERO, FailedDriver::pause);
+        let replaces = failed.map(|it| it.epoch);
         let epoch = match self.acquire(&session, replaces).await {
             Ok(Some(epoch)) => epoch,
             Ok(None) => return,
@@ -154,8 +165,8 @@ impl Supervisor {
             Arc::clone(&wake),
             self.stopping.clone(),
         );
-        let task = self.drivers.spawn(driver.run()).id();
-        self.active.insert(session, Active { task, wake });
+        let task = self.drivers.spawn(driver.run_after(pause)).id();
+        self.active.insert(session, Active { task, wake, epoch });
     }
 
     async fn acquire(
@@ -173,6 +184,10 @@ impl Supervisor {
                 Ok(Some(epoch))
             }
             LeaseAnswer::Held(lease) if self.may_take_over(session, &lease) => {
+                // All leases of a dead worker are free at once, and its record goes (design.md 5).
+                if is_dead(&lease.holder) {
+                    store.remove_worker(&lease.holder.id).await?;
+                }
                 match store
                     .acquire_lease(session, &self.shared.worker, Some(lease.epoch))
                     .await?
@@ -191,13 +206,7 @@ impl Supervisor {
     /// True when the holder is proven dead, or its heartbeat stood still for the lease time on our
     /// own monotonic clock: a jump of the wall clock steals nothing (design.md 5).
     fn may_take_over(&mut self, session: &SessionId, lease: &Lease) -> bool {
-        let holder = ProcessIdentity {
-            pid: lease.holder.process_id,
-            start_time: lease.holder.start_time,
-            boot_id: lease.holder.boot_id.clone(),
-            pid_namespace: lease.holder.pid_namespace,
-        };
-        if matches!(holder.liveness(), Ok(Liveness::Dead)) {
+        if is_dead(&lease.holder) {
             return true;
         }
         let now = Instant::now();
@@ -227,42 +236,81 @@ impl Supervisor {
                 (error.id(), None)
             }
         };
-        let Some(session) = self
-            .active
-            .iter()
-            .find(|(_, it)| it.task == task)
-            .map(|(it, _)| it.clone())
-        else {
+        let session = self.active.iter().find(|(_, it)| it.task == task);
+        let Some(session) = session.map(|(it, _)| it.clone()) else {
             return;
         };
-        self.active.remove(&session);
+        let Some(Active { epoch, .. }) = self.active.remove(&session) else {
+            return;
+        };
         match end {
             // It may have changed between the driver's last look and its end.
-            Some(DriverEnd::NothingDue) => self.take_up_if_due(session, None).await,
-            Some(DriverEnd::Fenced | DriverEnd::Stopped) => {}
-            Some(DriverEnd::Failed { epoch }) => {
-                tokio::time::sleep(FAILED_DRIVER_PAUSE).await;
-                self.take_up_if_due(session, Some(epoch)).await;
+            Some(DriverEnd::NothingDue) => {
+                self.failed.remove(&session);
+                self.take_up_if_due(session).await;
             }
-            None => self.take_up_after_panic(session).await,
+            Some(DriverEnd::Fenced | DriverEnd::Stopped) => {
+                self.failed.remove(&session);
+            }
+            Some(DriverEnd::Failed) | None => {
+                let earlier = self.failed.get(&session).map_or(0, |it| it.failures);
+                let failures = earlier.saturating_add(1);
+                self.failed
+                    .insert(session.clone(), FailedDriver { epoch, failures });
+                self.take_up_if_due(session.clone()).await;
+                if !self.active.contains_key(&session) {
+                    // Whoever can work on it must not wait for us.
+                    self.release(&session, epoch).await;
+                }
+            }
         }
     }
 
-    async fn take_up_after_panic(&mut self, session: SessionId) {
-        let lease = self
-            .shared
-            .store
-            .load(&session)
-            .await
-            .ok()
-            .flatten()
-            .and_then(|it| it.lease);
-        let own = lease
-            .filter(|it| it.holder.id == self.shared.worker)
-            .map(|it| it.epoch);
-        self.take_up_if_due(session, own).await;
+    /// Gives a lease back whose driver ended badly, so that another worker may take the session.
+    async fn release(&mut self, session: &SessionId, epoch: LeaseEpoch) {
+        match self.shared.store.release_lease(session, epoch).await {
+            // Whoever takes it next gets another epoch.
+            Ok(()) => {
+                self.failed.remove(session);
+            }
+            Err(error) => tracing::warn!(%session, %error, "failed to release a lease"),
+        }
     }
 }
 
-/// How long to wait before a driver that could not work is replaced.
-const FAILED_DRIVER_PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
+impl FailedDriver {
+    /// How long the next driver waits before it works: doubling, so that a session that cannot be
+    /// worked on costs next to nothing.
+    fn pause(&self) -> Duration {
+        let doublings = self.failures.saturating_sub(1).min(16);
+        (FAILED_DRIVER_PAUSE.0 * (1 << doublings)).min(FAILED_DRIVER_PAUSE.1)
+    }
+}
+
+/// Raises this worker's heartbeat until the engine is gone.
+async fn beat(shared: Arc<Shared>) {
+    let mut heartbeat = interval(shared.options.lease_time / 5);
+    heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        heartbeat.tick().await;
+        if let Err(error) = shared.store.heartbeat(&shared.worker).await {
+            // Whoever takes a session over fences us off by its epoch, so going on is safe.
+            tracing::warn!(%error, "failed to renew the heartbeat");
+        }
+    }
+}
+
+/// How long to wait before a driver that could not work is replaced: the first wait and the longest.
+const FAILED_DRIVER_PAUSE: (Duration, Duration) =
+    (Duration::from_millis(100), Duration::from_secs(60));
+
+/// True only when it is proven that the worker's process has ended.
+fn is_dead(worker: &WorkerRecord) -> bool {
+    let process = ProcessIdentity {
+        pid: worker.process_id,
+        start_time: worker.start_time,
+        boot_id: worker.boot_id.clone(),
+        pid_namespace: worker.pid_namespace,
+    };
+    matches!(process.liveness(), Ok(Liveness::Dead))
+}

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{CliFrame, ProtocolError, body};
+use super::{CliFrame, ProtocolError, Text, body};
 
 /// What the CLI asks. Each one must be answered, or the CLI waits for ever.
 #[derive(Debug)]
@@ -121,13 +121,13 @@ struct ResponseBody {
     subtype: String,
     request_id: String,
     #[serde(default)]
-    error: Option<String>,
+    error: Option<Text>,
 }
 
 impl From<ResponseLine> for ControlReply {
     fn from(line: ResponseLine) -> Self {
         let error = (line.response.subtype != "success")
-            .then(|| line.response.error.unwrap_or(line.response.subtype));
+            .then(|| line.response.error.map_or(line.response.subtype, |it| it.0));
         Self {
             request_id: line.response.request_id,
             error,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{CliFrame, ProtocolError, Text, body};
+use super::{CliFrame, ProtocolError, Text, body, borrowed_body};
 use crate::record::TranscriptEntry;
 
 /// A system message that this crate acts on.
@@ -39,6 +39,9 @@ pub struct RetryFrame {
     /// The HTTP status; `None` when there was no connection.
     #[serde(default)]
     pub error_status: Option<u16>,
+    /// How long the CLI waits before it tries again: what the API asked for, or its own guess.
+    #[serde(default)]
+    pub retry_delay_ms: Option<f64>,
 }
 
 /// One block of a reply: the CLI writes one frame for each, under the same message id.
@@ -275,37 +278,41 @@ pub(super) fn decode_system(
 }
 
 #[derive(Deserialize)]
-struct StreamLine {
-    event: StreamEvent,
+struct StreamLine<'a> {
+    #[serde(borrow)]
+    event: StreamEvent<'a>,
     #[serde(default)]
-    parent_tool_use_id: Option<String>,
+    parent_tool_use_id: Option<Text>,
 }
 
 #[derive(Deserialize)]
-struct StreamEvent {
-    #[serde(default)]
-    delta: Option<StreamDelta>,
+struct StreamEvent<'a> {
+    // Verbatim: kinds of pieces that come one day look as they like.
+    #[serde(borrow, default)]
+    delta: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
-struct StreamDelta {
-    #[serde(default)]
-    text: Option<Text>,
-    #[serde(default)]
-    thinking: Option<Text>,
+struct DeltaHead {
+    #[serde(rename = "type", default)]
+    kind: Option<Text>,
+}
+
+#[derive(Deserialize)]
+struct TextDelta {
+    text: Text,
+}
+
+#[derive(Deserialize)]
+struct ThinkingDelta {
+    thinking: Text,
 }
 
 pub(super) fn decode_stream_event(line: &[u8], kind: &str) -> Result<CliFrame, ProtocolError> {
-    let line: StreamLine = body(line, kind)?;
-    let delta = match (line.parent_tool_use_id, line.event.delta) {
-        (None, Some(StreamDelta { text: Some(it), .. })) => Some(Delta::Text(it.0)),
-        (
-            None,
-            Some(StreamDelta {
-                thinking: Some(it), ..
-            }),
-        ) => Some(Delta::Thinking(it.0)),
-        (None, Some(StreamDelta { .. }) | None) | (Some(_), _) => None,
+    let frame: StreamLine<'_> = borrowed_body(line, kind)?;
+    let delta = match (frame.parent_tool_use_id, frame.event.delta) {
+        (None, Some(delta)) => decode_delta(delta.get())?,
+        (None, None) | (Some(_), _) => None,
     };
     Ok(delta.map_or_else(
         || CliFrame::Unknown {
@@ -314,4 +321,22 @@ pub(super) fn decode_stream_event(line: &[u8], kind: &str) -> Result<CliFrame, P
         },
         CliFrame::Delta,
     ))
+}
+
+/// Reads a piece of live text; `None` for any other kind of piece.
+fn decode_delta(delta: &str) -> Result<Option<Delta>, ProtocolError> {
+    let kind = serde_json::from_str::<DeltaHead>(delta)
+        .ok()
+        .and_then(|it| it.kind);
+    match kind.as_ref().map(|it| it.0.as_str()) {
+        Some("text_delta") => {
+            let delta: TextDelta = body(delta.as_bytes(), "stream_event/text_delta")?;
+            Ok(Some(Delta::Text(delta.text.0)))
+        }
+        Some("thinking_delta") => {
+            let delta: ThinkingDelta = body(delta.as_bytes(), "stream_event/thinking_delta")?;
+            Ok(Some(Delta::Thinking(delta.thinking.0)))
+        }
+        Some(_) | None => Ok(None),
+    }
 }

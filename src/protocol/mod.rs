@@ -13,6 +13,7 @@ mod text;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
 
 pub use control::{CanUseTool, ControlReply, ControlRequest, HookCallback, HookInput, McpMessage};
 pub use host::{HookAnswer, HostFrame, PermissionAnswer, ToolServerDeclaration};
@@ -89,11 +90,17 @@ pub enum ProtocolError {
 }
 
 #[derive(Deserialize)]
-struct Head {
-    #[serde(rename = "type", default)]
-    kind: Option<String>,
-    #[serde(default)]
-    subtype: Option<String>,
+struct Head<'a> {
+    // Verbatim: one that is no text belongs to a frame that is not known here.
+    #[serde(rename = "type", borrow, default)]
+    kind: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    subtype: Option<&'a RawValue>,
+}
+
+fn name(raw: Option<&RawValue>) -> Option<String> {
+    let text: Text = serde_json::from_str(raw?.get()).ok()?;
+    Some(text.0)
 }
 
 /// Decodes one line of the CLI's output: first its type, then the body of that type.
@@ -105,10 +112,10 @@ pub fn decode_line(line: &[u8]) -> Result<CliFrame, ProtocolError> {
     if !line.trim_ascii_start().starts_with(b"{") {
         return Ok(CliFrame::NotJson);
     }
-    let Ok(head) = serde_json::from_slice::<Head>(line) else {
+    let Ok(head) = serde_json::from_slice::<Head<'_>>(line) else {
         return Ok(CliFrame::NotJson);
     };
-    let kind = head.kind.unwrap_or_default();
+    let kind = name(head.kind).unwrap_or_default();
     match kind.as_str() {
         "stream_event" => message::decode_stream_event(line, &kind),
         "control_request" => control::decode_request(line),
@@ -121,19 +128,23 @@ pub fn decode_line(line: &[u8]) -> Result<CliFrame, ProtocolError> {
                 request_id: cancel.request_id,
             })
         }
-        "system" => message::decode_system(line, head.subtype),
+        "system" => message::decode_system(line, name(head.subtype)),
         "assistant" => Ok(CliFrame::Assistant(body(line, &kind)?)),
         "user" => Ok(CliFrame::User(body(line, &kind)?)),
         "transcript_mirror" => Ok(CliFrame::Mirror(body(line, &kind)?)),
         "result" => Ok(CliFrame::Result(Box::new(body(line, &kind)?))),
         _ => Ok(CliFrame::Unknown {
             kind,
-            subtype: head.subtype,
+            subtype: name(head.subtype),
         }),
     }
 }
 
 fn body<T: DeserializeOwned>(line: &[u8], kind: &str) -> Result<T, ProtocolError> {
+    borrowed_body(line, kind)
+}
+
+fn borrowed_body<'a, T: Deserialize<'a>>(line: &'a [u8], kind: &str) -> Result<T, ProtocolError> {
     serde_json::from_slice(line).map_err(|error| ProtocolError::Malformed {
         kind: kind.to_owned(),
         bytes: line.len(),

@@ -1,3 +1,5 @@
+mod odd;
+
 use serde_json::value::RawValue;
 
 use super::*;

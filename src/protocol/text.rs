@@ -41,13 +41,18 @@ impl<'de> Deserialize<'de> for Text {
     }
 }
 
-/// Reads the content of a message: a text alone is one block.
+/// The kinds of blocks whose fields are read.
+const KNOWN_BLOCKS: [&str; 3] = ["text", "tool_use", "tool_result"];
+
+/// Reads the content of a message: a text alone is one block. A block of a kind that is not known
+/// here has its kind at least, whatever its other fields look like.
 ///
 /// # Errors
-/// The content is neither a text nor a list of blocks.
+/// The content is neither a text nor a list of blocks, or a known block does not fit.
 pub fn content_blocks(content: &RawValue) -> Result<Vec<ContentBlock>, serde_json::Error> {
     if content.get().starts_with('[') {
-        serde_json::from_str(content.get())
+        let blocks: Vec<&RawValue> = serde_json::from_str(content.get())?;
+        blocks.into_iter().map(content_block).collect()
     } else {
         Ok(vec![ContentBlock {
             kind: "text".to_owned(),
@@ -55,6 +60,29 @@ pub fn content_blocks(content: &RawValue) -> Result<Vec<ContentBlock>, serde_jso
             ..ContentBlock::default()
         }])
     }
+}
+
+fn content_block(block: &RawValue) -> Result<ContentBlock, serde_json::Error> {
+    // A list would pass for a block: serde reads the fields of a struct from either.
+    if !block.get().starts_with('{') {
+        return Err(de::Error::custom("a block is no object"));
+    }
+    serde_json::from_str(block.get()).or_else(|error| {
+        let head: BlockHead = serde_json::from_str(block.get())?;
+        if KNOWN_BLOCKS.contains(&head.kind.0.as_str()) {
+            return Err(error);
+        }
+        Ok(ContentBlock {
+            kind: head.kind.0,
+            ..ContentBlock::default()
+        })
+    })
+}
+
+#[derive(Deserialize)]
+struct BlockHead {
+    #[serde(rename = "type")]
+    kind: Text,
 }
 
 /// Returns the texts of a tool result's content, one after the other; what is no text becomes a

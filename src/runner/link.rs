@@ -1,10 +1,19 @@
 //! The link between a running segment and its session.
 
-use tokio::sync::{mpsc, oneshot, watch};
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::event::LiveTextKind;
 use crate::ids::Revision;
 use crate::turn::{SegmentEvent, SegmentReply};
+
+/// How much live text may wait for the session, in bytes: far more than a session that keeps up is
+/// ever behind.
+const LIVE_BYTES_WAITING_MAX: usize = 1024 * 1024;
 
 /// The segment's report was not taken; it must end at once and report nothing more.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -28,7 +37,63 @@ pub enum SegmentUpdate {
         oneshot::Sender<Result<SegmentReply, LinkError>>,
     ),
     /// Live text, which is not stored (G13).
-    Live(LiveTextKind, String),
+    Live(LiveTextKind, LivePiece),
+}
+
+/// A piece of live text on its way. While it exists, it counts as waiting.
+pub struct LivePiece {
+    text: String,
+    waiting: Arc<Waiting>,
+    bytes: usize,
+}
+
+/// The live text that was handed on and not taken yet.
+#[derive(Debug, Default)]
+struct Waiting {
+    bytes: AtomicUsize,
+    room: Notify,
+}
+
+impl LivePiece {
+    fn new(text: String, waiting: &Arc<Waiting>) -> Self {
+        let bytes = text.len();
+        waiting.bytes.fetch_add(bytes, Ordering::AcqRel);
+        Self {
+            text,
+            waiting: Arc::clone(waiting),
+            bytes,
+        }
+    }
+
+    /// Takes the text.
+    #[must_use]
+    pub fn into_text(mut self) -> String {
+        std::mem::take(&mut self.text)
+    }
+}
+
+impl Drop for LivePiece {
+    fn drop(&mut self) {
+        let before = self.waiting.bytes.fetch_sub(self.bytes, Ordering::AcqRel);
+        if before >= LIVE_BYTES_WAITING_MAX {
+            self.waiting.room.notify_waiters();
+        }
+    }
+}
+
+impl Deref for LivePiece {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.text
+    }
+}
+
+impl fmt::Debug for LivePiece {
+    /// Shows the length only: the text is a customer's (G10).
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LivePiece({} bytes)", self.bytes)
+    }
 }
 
 /// The link of one running segment. Created by the engine (or by a test, with [`SegmentLink::new`]).
@@ -36,16 +101,21 @@ pub enum SegmentUpdate {
 pub struct SegmentLink {
     updates: mpsc::UnboundedSender<SegmentUpdate>,
     revision: watch::Receiver<Revision>,
+    waiting: Arc<Waiting>,
 }
 
 impl SegmentLink {
     /// Joins a segment to whoever receives `updates`; `revision` is raised with each commit.
     #[must_use]
-    pub const fn new(
+    pub fn new(
         updates: mpsc::UnboundedSender<SegmentUpdate>,
         revision: watch::Receiver<Revision>,
     ) -> Self {
-        Self { updates, revision }
+        Self {
+            updates,
+            revision,
+            waiting: Arc::default(),
+        }
     }
 
     /// Delivers an event; when it returns `Ok`, the event is committed.
@@ -54,7 +124,8 @@ impl SegmentLink {
     /// [`LinkError`]: the segment must end.
     ///
     /// # Cancel safety
-    /// A dropped call may be committed all the same; delivering it again gives the same answer.
+    /// A dropped call may be committed all the same. A start that was granted is not granted again,
+    /// and an end counts once: delivered again, both are [`LinkError::Superseded`].
     pub async fn deliver(&self, event: SegmentEvent) -> Result<SegmentReply, LinkError> {
         let (reply, answer) = oneshot::channel();
         self.updates
@@ -63,10 +134,28 @@ impl SegmentLink {
         answer.await.unwrap_or(Err(LinkError::Closed))
     }
 
-    /// Hands on a piece of live text; it may be lost, and nothing waits for it.
+    /// Hands on a piece of live text; it may be lost, and nothing waits for it. Whoever makes text
+    /// faster than it is taken calls [`SegmentLink::wait_for_room`] between the pieces.
     pub fn live(&self, kind: LiveTextKind, text: impl Into<String>) {
+        let piece = LivePiece::new(text.into(), &self.waiting);
         // Without a receiver the attempt is over, and so is its live text.
-        let _ = self.updates.send(SegmentUpdate::Live(kind, text.into()));
+        let _ = self.updates.send(SegmentUpdate::Live(kind, piece));
+    }
+
+    /// Waits until less than 1 MiB of live text waits for the session, so that memory is bounded
+    /// however fast text comes.
+    ///
+    /// # Cancel safety
+    /// A dropped call loses nothing.
+    pub async fn wait_for_room(&self) {
+        loop {
+            // Made before the look, so that no room that comes after it is missed.
+            let room = self.waiting.room.notified();
+            if self.waiting.bytes.load(Ordering::Acquire) < LIVE_BYTES_WAITING_MAX {
+                return;
+            }
+            room.await;
+        }
     }
 
     /// Waits until the session was committed beyond `seen`; returns its revision then.

@@ -22,7 +22,7 @@ pub use history::History;
 pub use hook::{
     PRE_TOOL_USE_HOOK_DEADLINE_DEFAULT, PreToolUse, PreToolUseDecision, PreToolUseHook, SubAgent,
 };
-pub use link::{LinkError, SegmentLink, SegmentUpdate};
+pub use link::{LinkError, LivePiece, SegmentLink, SegmentUpdate};
 
 /// What one segment starts from.
 #[derive(Debug)]

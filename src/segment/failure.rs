@@ -1,11 +1,22 @@
 //! What a failed result, a failing API or a dead process stand for (spec/cli-protocol.md 11).
 
+use std::time::Duration;
+
 use super::{ProcessEnd, contract};
 use crate::failure::{AttemptFailure, FailureClass};
 use crate::protocol::{ResultFrame, RetryFrame};
 
-/// Returns the failure that a result reports. `is_error` decides, not the subtype.
-pub(super) fn of_result(result: &ResultFrame) -> Option<AttemptFailure> {
+/// The longest wait that is taken over from the other side: whoever asks for more is asked again
+/// after an hour.
+const RETRY_AFTER_MS_MAX: u64 = 60 * 60 * 1000;
+
+/// Returns the failure that a result reports. `is_error` decides, not the subtype. `last_retry` is
+/// the CLI's last own retry: only it says how long an API that has too much to do wants to be left
+/// alone, the result does not.
+pub(super) fn of_result(
+    result: &ResultFrame,
+    last_retry: Option<&RetryFrame>,
+) -> Option<AttemptFailure> {
     let unavailable = "tool_deferred_unavailable";
     if result.terminal_reason.as_deref() == Some(unavailable)
         || result.stop_reason.as_deref() == Some(unavailable)
@@ -16,7 +27,19 @@ pub(super) fn of_result(result: &ResultFrame) -> Option<AttemptFailure> {
         return None;
     }
     let text = detail(result);
-    Some(AttemptFailure::new(class_of(result, &text), text))
+    let mut failure = AttemptFailure::new(class_of(result, &text), text);
+    if let FailureClass::Overloaded | FailureClass::RateLimited = failure.class {
+        failure.retry_after_ms = last_retry
+            .filter(|it| it.error_status == result.api_error_status)
+            .and_then(asked_wait_ms);
+    }
+    Some(failure)
+}
+
+fn asked_wait_ms(retry: &RetryFrame) -> Option<u64> {
+    let asked = Duration::try_from_secs_f64(retry.retry_delay_ms? / 1000.0).ok()?;
+    let asked = u64::try_from(asked.as_millis()).unwrap_or(u64::MAX);
+    Some(asked.min(RETRY_AFTER_MS_MAX))
 }
 
 fn class_of(result: &ResultFrame, text: &str) -> FailureClass {

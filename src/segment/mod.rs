@@ -27,7 +27,7 @@ use crate::failure::{AttemptFailure, FailureClass};
 use crate::ids::ToolCallId;
 use crate::protocol::{
     AssistantFrame, CliFrame, ControlReply, ControlRequest, Delta, HookAnswer, HostFrame,
-    InitFrame, McpMessage, PermissionAnswer, ProtocolError, ResultFrame, SystemFrame,
+    InitFrame, McpMessage, PermissionAnswer, ProtocolError, ResultFrame, RetryFrame, SystemFrame,
     ToolServerDeclaration, UserFrame,
 };
 use crate::record::ToolOutcome;
@@ -70,6 +70,7 @@ pub struct Segment {
     audit: Audit,
     // Requests of the CLI to the tool server that are not answered yet.
     open_mcp: BTreeSet<String>,
+    last_retry: Option<RetryFrame>,
     transmit: VecDeque<HostFrame>,
     actions: VecDeque<Action>,
 }
@@ -110,6 +111,7 @@ impl Segment {
             transcript: Transcript::default(),
             audit: Audit::default(),
             open_mcp: BTreeSet::new(),
+            last_retry: None,
             transmit,
             actions: VecDeque::new(),
             plan,
@@ -144,6 +146,7 @@ impl Segment {
                 if let Some(failure) = failure::of_retry(&retry) {
                     self.end(Err(failure));
                 }
+                self.last_retry = Some(retry);
             }
             CliFrame::Assistant(frame) => self.on_assistant(&frame),
             CliFrame::User(frame) => self.on_user(&frame),
@@ -372,7 +375,7 @@ impl Segment {
     }
 
     fn conclude(&mut self, result: &ResultFrame) -> Result<SegmentEnd, AttemptFailure> {
-        if let Some(failure) = failure::of_result(result) {
+        if let Some(failure) = failure::of_result(result, self.last_retry.as_ref()) {
             return Err(failure);
         }
         let deferred = self.native.conclude(result)?;

@@ -35,7 +35,7 @@ impl Reduction {
         } else {
             record.status = CallStatus::Decided;
             match call.place {
-                CallPlace::Step => CallStep::Execute(StepExecution::new(step_id, self.now)),
+                CallPlace::Step => CallStep::Execute(StepExecution::new(step_id)),
                 CallPlace::Segment => CallStep::PermittedInSegment,
             }
         };
@@ -85,7 +85,6 @@ impl Reduction {
 
     /// A call that was approved gets the Step that runs it.
     pub(super) fn permit_call(&mut self, index: usize) -> Result<(), Bug> {
-        let now = self.now;
         let step_id = self.next_step_id();
         let call = self.call_mut(index)?;
         call.record.status = CallStatus::Decided;
@@ -93,7 +92,7 @@ impl Reduction {
             CallPlace::Segment => call.step = CallStep::PermittedInSegment,
             CallPlace::Step => {
                 call.record.step_id = Some(step_id);
-                call.step = CallStep::Execute(StepExecution::new(step_id, now));
+                call.step = CallStep::Execute(StepExecution::new(step_id));
                 let (turn_id, step) = (call.record.turn_id, call_step_kind(call));
                 let tool_call_id = Some(call.record.tool_call_id.clone());
                 self.emit(

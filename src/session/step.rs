@@ -22,6 +22,10 @@ pub const LOST_ATTEMPTS_MAX: u32 = 100;
 /// How many segments a turn may have (spec/core.md 21).
 pub const SEGMENTS_MAX: u32 = 50;
 
+/// The due time of what need not wait. Never the time of whoever added it: the one who runs it may
+/// have a clock that is behind.
+const AT_ONCE: Timestamp = Timestamp(0);
+
 /// One Step that a worker runs, and its attempts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -79,14 +83,14 @@ pub(super) enum Admission {
 }
 
 impl StepExecution {
-    /// Adds a Step that is due at once.
+    /// Adds a Step that is due at once, whatever the clocks of other processes show.
     #[must_use]
-    pub const fn new(step_id: StepId, now: Timestamp) -> Self {
+    pub const fn new(step_id: StepId) -> Self {
         Self {
             step_id,
             attempts: 0,
             failures: 0,
-            not_before: now,
+            not_before: AT_ONCE,
             running: None,
         }
     }
@@ -119,7 +123,11 @@ impl StepExecution {
     /// Ends the running attempt; the next one may start after `wait`.
     pub(super) fn release(&mut self, now: Timestamp, wait: Duration) {
         self.running = None;
-        self.not_before = now.after(wait);
+        self.not_before = if wait.is_zero() {
+            AT_ONCE
+        } else {
+            now.after(wait)
+        };
     }
 
     pub(super) fn is_running(&self, key: &AttemptKey) -> bool {

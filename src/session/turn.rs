@@ -103,7 +103,7 @@ impl Reduction {
                 tool_call_id: None,
             },
         );
-        StepExecution::new(step_id, self.now)
+        StepExecution::new(step_id)
     }
 
     /// The turn is over with an answer.

@@ -69,16 +69,25 @@ impl CrashingStore {
         self.crashed.subscribe()
     }
 
-    async fn stop(&self) {
+    /// Stops answering now, as [`CrashPoint`] does at a commit.
+    pub fn crash(&self) {
         self.crashed.send_replace(true);
-        std::future::pending::<()>().await;
     }
 
-    /// Nothing of a crashed worker reaches the store any more.
+    /// Answers again: the worker did not die, it only stood still, and goes on where it stopped.
+    pub fn wake(&self) {
+        self.crashed.send_replace(false);
+    }
+
+    async fn stop(&self) {
+        self.crash();
+        self.check_alive().await;
+    }
+
+    /// Nothing of a crashed worker reaches the store, unless it is woken.
     async fn check_alive(&self) {
-        if *self.crashed.borrow() {
-            std::future::pending::<()>().await;
-        }
+        // The sender is part of this store, so the wait has no other end.
+        let _ = self.crashed.subscribe().wait_for(|it| !*it).await;
     }
 }
 

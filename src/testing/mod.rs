@@ -7,8 +7,10 @@
 //!   model.
 //! - [`script`]: the language in which a test's prompt says what the model does, for both.
 //! - [`real_cli`]: finds the pinned CLI binaries and builds the environment they run in.
+//! - [`clock`]: wall time that follows tokio's clock, for tests on virtual time.
 //! - [`conformance`]: the rules of the ports as code, for hosts' own implementations.
 
+pub mod clock;
 pub mod conformance;
 pub mod fake_cli;
 pub mod fake_cli_program;

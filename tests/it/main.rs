@@ -6,6 +6,8 @@
 )]
 
 mod crash;
+mod crash_points;
+mod engine;
 mod process;
 mod real_cli;
 mod runner;

@@ -39,7 +39,7 @@ fn last_prompt(world: &World) -> Vec<String> {
 
 /// L10, L11, I04, M35, G3: a turn that failed after its write leaves its prompt and a note; the
 /// next turn tells the model both, in front of its own prompt, and goes on from the turn before.
-async fn a_failed_turn_is_told_by_its_note(world: &mut World) {
+async fn a_failed_turn_is_told_by_its_note(world: &World) {
     let session = world.start_session("failed", "script: say one").await;
     world.wait_for_turns(&session, 1).await;
     let failing = r#"script: call refund {"order_id":"7"} ;; fail"#;
@@ -60,7 +60,7 @@ async fn a_failed_turn_is_told_by_its_note(world: &mut World) {
 }
 
 /// I24, R82, R83: usage adds up over four segments, two of them resumed, and counts nothing twice.
-async fn usage_adds_up_over_segments(world: &mut World) {
+async fn usage_adds_up_over_segments(world: &World) {
     let session = world
         .start_session("usage", r#"script: call refund {"order_id":"1"}"#)
         .await;
@@ -89,7 +89,7 @@ async fn usage_adds_up_over_segments(world: &mut World) {
 }
 
 /// I15, I26: the events of a call of each kind: one start and one end, whatever ran it.
-async fn each_call_has_one_end(world: &mut World) {
+async fn each_call_has_one_end(world: &World) {
     let session = world
         .start_session(
             "ends",
@@ -127,19 +127,19 @@ async fn each_call_has_one_end(world: &mut World) {
 }
 
 async fn all(mut next: impl AsyncFnMut() -> Option<World>) {
+    let Some(world) = next().await else {
+        return;
+    };
+    a_failed_turn_is_told_by_its_note(&world).await;
     let Some(mut world) = next().await else {
         return;
     };
-    a_failed_turn_is_told_by_its_note(&mut world).await;
-    let Some(mut world) = next().await else {
-        return;
-    };
-    usage_adds_up_over_segments(&mut world).await;
+    usage_adds_up_over_segments(&world).await;
     world.check_cli().await;
     let Some(mut world) = next().await else {
         return;
     };
-    each_call_has_one_end(&mut world).await;
+    each_call_has_one_end(&world).await;
     world.check_cli().await;
 }
 

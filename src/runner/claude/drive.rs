@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::TESTED_CLI_VERSIONS;
 use super::hooks::HookRuns;
 use super::mcp::{McpReply, ToolServer};
+use super::redaction::Redaction;
 use crate::failure::{AttemptFailure, FailureClass};
 use crate::ids::ToolCallId;
 use crate::protocol::decode_line;
@@ -21,6 +22,9 @@ const EXIT_GRACE: Duration = Duration::from_secs(2);
 
 /// How much of stderr becomes part of a failure, in bytes: its end says what went wrong.
 const STDERR_BYTES_MAX: usize = 1_000;
+
+/// How many events may wait for the session before the CLI's output has to wait for them.
+const EVENTS_WAITING_MAX: usize = 64;
 
 type Delivery =
     Pin<Box<dyn Future<Output = (SegmentEvent, Result<SegmentReply, LinkError>)> + Send>>;
@@ -39,6 +43,7 @@ struct Driver {
     server: ToolServer,
     hooks: HookRuns,
     link: SegmentLink,
+    redaction: Redaction,
     // Events for the session, one at a time and in order.
     events: VecDeque<SegmentEvent>,
     delivery: Option<Delivery>,
@@ -53,21 +58,26 @@ pub(super) async fn drive(
     hooks: HookRuns,
     link: SegmentLink,
 ) -> Result<RunModelOutcome, AttemptFailure> {
+    let redaction = Redaction::of(&spec.environment);
     let process = launcher
         .launch(spec)
         .await
-        .map_err(|error| AttemptFailure::new(class_of(&error), error_text(&error)))?;
+        .map_err(|error| redaction.failure(failure_of(&error)))?;
     let mut driver = Driver {
         segment,
         process,
         server,
         hooks,
         link,
+        redaction,
         events: VecDeque::new(),
         delivery: None,
     };
-    driver.run().await?;
-    driver.segment.finish().map(|end| end.outcome)
+    let end = match driver.run().await {
+        Ok(()) => driver.segment.finish().map(|end| end.outcome),
+        Err(failure) => Err(failure),
+    };
+    end.map_err(|failure| driver.redaction.failure(failure))
 }
 
 impl Driver {
@@ -101,8 +111,14 @@ impl Driver {
                 None => std::future::pending().await,
             }
         };
+        let may_read = !self.segment.is_ended() && self.events.len() < EVENTS_WAITING_MAX;
+        let output = async {
+            // A CLI that writes faster than the session takes it waits on its pipe.
+            self.link.wait_for_room().await;
+            self.process.receive().await
+        };
         tokio::select! {
-            line = self.process.receive(), if !self.segment.is_ended() => Happened::Output(line),
+            line = output, if may_read => Happened::Output(line),
             reply = self.server.next_reply() => Happened::Tool(reply),
             (id, answer) = self.hooks.next_answer() => Happened::Hooks(id, answer),
             (event, answer) = delivery => Happened::Session(event, answer),
@@ -119,9 +135,7 @@ impl Driver {
                 match self.process.send(line) {
                     // A CLI that closed its input is about to end, and its output says why.
                     Ok(()) | Err(CliError::InputClosed) => {}
-                    Err(error) => {
-                        return Err(AttemptFailure::new(class_of(&error), error_text(&error)));
-                    }
+                    Err(error) => return Err(failure_of(&error)),
                 }
             } else if let Some(action) = self.segment.poll_action() {
                 self.act(action);
@@ -173,7 +187,8 @@ impl Driver {
             },
             Ok(None) => {
                 let exit = self.process.shutdown(EXIT_GRACE).await;
-                let stderr = self.process.stderr_tail();
+                // Before it is cut, lest a cut secret is not recognised.
+                let stderr = self.redaction.text(&self.process.stderr_tail());
                 let start =
                     stderr.floor_char_boundary(stderr.len().saturating_sub(STDERR_BYTES_MAX));
                 self.segment.handle_end_of_output(ProcessEnd {
@@ -181,9 +196,7 @@ impl Driver {
                     stderr_tail: &stderr[start..],
                 });
             }
-            Err(error) => {
-                return Err(AttemptFailure::new(class_of(&error), error_text(&error)));
-            }
+            Err(error) => return Err(failure_of(&error)),
         }
         Ok(())
     }
@@ -226,11 +239,12 @@ const fn class_of(error: &CliError) -> FailureClass {
     }
 }
 
-fn error_text(error: &CliError) -> String {
-    match std::error::Error::source(error) {
+fn failure_of(error: &CliError) -> AttemptFailure {
+    let detail = match std::error::Error::source(error) {
         Some(source) => format!("{error}: {source}"),
         None => error.to_string(),
-    }
+    };
+    AttemptFailure::new(class_of(error), detail)
 }
 
 fn exit_text(exit: CliExit) -> String {
@@ -240,3 +254,6 @@ fn exit_text(exit: CliExit) -> String {
         CliExit::Unknown => "its end was not seen".to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests;

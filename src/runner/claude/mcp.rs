@@ -15,6 +15,7 @@ use rmcp::model::{
 use rmcp::service::{RequestContext, RunningService, serve_directly};
 use rmcp::transport::Transport;
 use rmcp::{RoleServer, ServerHandler};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -206,10 +207,13 @@ impl ToolServer {
 }
 
 fn id_of(message: &RawValue) -> Value {
-    serde_json::from_str::<Value>(message.get())
-        .ok()
-        .and_then(|it| it.get("id").cloned())
-        .unwrap_or(Value::Null)
+    #[derive(Deserialize)]
+    struct Request {
+        #[serde(default)]
+        id: Value,
+    }
+    // The id alone: what made the message unreadable may be anywhere else in it.
+    serde_json::from_str::<Request>(message.get()).map_or(Value::Null, |it| it.id)
 }
 
 /// The two ends of rmcp's transport.

@@ -6,6 +6,7 @@ mod environment;
 mod hooks;
 mod mcp;
 mod options;
+mod redaction;
 
 use std::collections::BTreeMap;
 use std::fmt;

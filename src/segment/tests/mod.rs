@@ -1,6 +1,8 @@
 //! The segment, stepped by hand: against recorded lines of the real CLI and hand-written frames.
 
 mod captures;
+mod changed;
+mod endings;
 mod gating;
 mod hooks;
 mod results;

@@ -292,3 +292,24 @@ fn a_clock_that_goes_back_only_makes_wait() {
     assert_eq!(early, Reply::NotYet(due));
     world.answer("done");
 }
+
+/// design.md 5: who accepts a message or an approval may have a clock that is ahead of the owner's.
+#[test]
+fn what_is_due_at_once_waits_for_no_clock() {
+    let behind = Timestamp(0);
+    let mut world = World::started();
+    world.now = behind;
+    let step_id = world.due_step();
+    let Reply::Granted(running) = world.begin(step_id, "n", world.epoch) else {
+        panic!("the segment waits");
+    };
+    let attempt = AttemptKey { step_id, running };
+    let write = call("c1", ToolEffect::NonIdempotentWrite, CallPlace::Step);
+    world.end(&attempt, Ok(requested(vec![write])));
+    world.now = START;
+    world.approve("c1");
+    world.now = behind;
+    let step_id = world.due_step();
+    let granted = world.begin(step_id, "m", world.epoch);
+    assert!(matches!(granted, Reply::Granted(_)), "the call waits");
+}

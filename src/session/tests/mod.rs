@@ -7,6 +7,7 @@ mod histories;
 mod interrupts;
 mod limits;
 mod queue;
+mod rules;
 mod segment_calls;
 mod turns;
 
@@ -14,8 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::{
-    ActiveTurn, AttemptKey, DueStep, Input, Phase, QUEUE_MESSAGES_MAX, ReduceError, Refusal, Reply,
-    Resolution, RunningAttempt, STATE_BYTES_MAX, SessionState, create, due_steps, reduce,
+    ActiveTurn, AttemptKey, DueStep, Input, Phase, ReduceError, Refusal, Reply, Resolution,
+    RunningAttempt, SessionState, create, due_steps, reduce,
 };
 use crate::event::{EventKind, SessionEvent};
 use crate::failure::{AttemptFailure, FailureClass};
@@ -25,8 +26,8 @@ use crate::ids::{
 };
 use crate::policy::{Approval, ToolEffect, ToolPolicy};
 use crate::record::{
-    CallRecord, CallStatus, Decision, FrameworkItem, MessageRole, NOT_RUN_PREFIX, StoredMessage,
-    ToolOutcome, decode_chunk,
+    CallRecord, CallStatus, Decision, FrameworkItem, MessageRole, StoredMessage, ToolOutcome,
+    decode_chunk,
 };
 use crate::store::{Chunk, Commit, RowChange, RowKey, RowKind, SessionStatus};
 use crate::turn::{
@@ -35,6 +36,8 @@ use crate::turn::{
 
 /// When the virtual clock starts.
 const START: Timestamp = Timestamp(1_000_000);
+
+use rules::{Told, check_replaced};
 
 /// A session and all that was committed for it. Every commit is checked against the rules that hold
 /// after any input, so each test of this module checks them.
@@ -52,15 +55,6 @@ struct World {
     commits: u64,
     nonces: u64,
     epoch: LeaseEpoch,
-}
-
-/// What the events said so far.
-#[derive(Default)]
-struct Told {
-    started: BTreeSet<(TurnId, ToolCallId)>,
-    finished: BTreeMap<(TurnId, ToolCallId), CallStatus>,
-    accepted: Vec<MessageId>,
-    consumed: Vec<MessageId>,
 }
 
 impl World {
@@ -173,97 +167,6 @@ impl World {
             self.told.hear(label, &event);
             self.events.push(event);
         }
-    }
-
-    /// The rules that hold after every commit.
-    fn check(&mut self) {
-        for key in std::mem::take(&mut self.to_check) {
-            if !self.check_call(&key).is_final() {
-                self.to_check.insert(key);
-            }
-        }
-        self.check_messages();
-        let label = &self.label;
-        assert!(
-            self.state.write().unwrap().len() <= STATE_BYTES_MAX,
-            "{label}: a state is small"
-        );
-        let due = due_steps(&self.state);
-        let expected = match &self.state.turn {
-            None if self.state.queue.is_empty() => SessionStatus::Idle,
-            Some(_) if due.is_empty() => SessionStatus::AwaitingApproval,
-            None | Some(_) => SessionStatus::Running,
-        };
-        assert_eq!(self.state.status(), expected, "{label}");
-        assert_eq!(self.state.due_at().is_none(), due.is_empty(), "{label}");
-        if expected == SessionStatus::AwaitingApproval {
-            assert!(
-                !self.open_interrupts().is_empty(),
-                "{label}: who waits for people has asked them"
-            );
-        }
-        let due_calls = due
-            .iter()
-            .filter(|it| matches!(it, DueStep::CallTool { .. }));
-        assert!(
-            due_calls.count() <= 1,
-            "{label}: calls of a reply run one by one"
-        );
-    }
-
-    /// G1, G2, one finished event per call, no call left open by a turn that is over.
-    fn check_call(&self, key: &str) -> CallStatus {
-        let label = &self.label;
-        let bytes = &self.rows[&row(RowKind::Record, key)];
-        let record: CallRecord = serde_json::from_slice(bytes).unwrap();
-        let is_write = record.policy.effect != ToolEffect::Read;
-        let starts_max = if record.policy.effect.is_single_attempt() {
-            1
-        } else {
-            3
-        };
-        assert!(record.starts <= starts_max, "{label}: G1, G2: {key}");
-        let call = (record.turn_id, record.tool_call_id.clone());
-        assert_eq!(
-            self.told.started.contains(&call),
-            record.starts > 0,
-            "{label}: a start is announced: {key}"
-        );
-        let is_over = record.status.is_final();
-        let status = is_over.then_some(record.status);
-        let said = self.told.finished.get(&call).copied();
-        assert_eq!(said, status, "{label}: an end is announced: {key}");
-        let outcome = self.outcome(key);
-        let stored = outcome.as_ref().map(ToolOutcome::status);
-        assert_eq!(stored, status, "{label}: an end is stored: {key}");
-        let turn_id = self.state.turn.as_ref().map(|it| it.turn_id);
-        let is_active = turn_id == Some(record.turn_id);
-        assert!(is_over || is_active, "{label}: left open: {key}");
-        // The last start of a Step may be known not to have run; earlier ones are not.
-        let known = u32::from(record.place == CallPlace::Step);
-        let may_have_run = is_write && record.starts > known;
-        let says_safe = outcome.is_some_and(|it| it.model_text().starts_with(NOT_RUN_PREFIX));
-        assert!(
-            !(says_safe && may_have_run),
-            "{label}: called safe to call again after a start: {key}"
-        );
-        record.status
-    }
-
-    /// G6: each message is consumed by one turn, in order, or waits.
-    fn check_messages(&self) {
-        let label = &self.label;
-        let Told {
-            accepted, consumed, ..
-        } = &self.told;
-        let waiting: Vec<_> = self.state.queue.iter().map(|it| it.message_id).collect();
-        assert_eq!(accepted[..consumed.len()], *consumed, "{label}: G6");
-        assert_eq!(accepted[consumed.len()..], waiting, "{label}: G6");
-        for message_id in &waiting {
-            let key = row(RowKind::Message, &message_id.to_string());
-            assert!(self.rows.contains_key(&key), "{label}: G6: no text");
-        }
-        assert!(waiting.len() <= QUEUE_MESSAGES_MAX, "{label}");
     }
 
     fn wait(&mut self, time: Duration) {
@@ -453,49 +356,6 @@ impl World {
             .iter()
             .map(|it| it.kind.clone())
             .collect()
-    }
-}
-
-impl Told {
-    fn hear(&mut self, label: &str, event: &SessionEvent) {
-        match &event.kind {
-            EventKind::MessageQueued { message_id } => self.accepted.push(*message_id),
-            EventKind::TurnStarted { message_id } => self.consumed.push(*message_id),
-            EventKind::ToolCallStarted { tool_call_id, .. } => {
-                let call = (event.turn_id.unwrap(), tool_call_id.clone());
-                let is_over = self.finished.contains_key(&call);
-                assert!(!is_over, "{label}: started when it was over: {event:?}");
-                self.started.insert(call);
-            }
-            EventKind::ToolCallFinished {
-                tool_call_id,
-                status,
-            } => {
-                let call = (event.turn_id.unwrap(), tool_call_id.clone());
-                let other = self.finished.insert(call, *status);
-                assert_eq!(other, None, "{label}: finished once: {event:?}");
-            }
-            _ => {}
-        }
-    }
-}
-
-/// N34: a record that has ended is never written again, and an output never replaced.
-fn check_replaced(label: &str, key: &RowKey, old: &[u8], new: &[u8]) {
-    match key.kind {
-        RowKind::Record => {
-            let read = |bytes| serde_json::from_slice::<CallRecord>(bytes).unwrap();
-            let (old, new) = (read(old), read(new));
-            assert!(
-                !old.status.is_final() || old == new,
-                "{label}: N34: {old:?} became {new:?}"
-            );
-            assert!(new.starts >= old.starts, "{label}: {old:?} became {new:?}");
-        }
-        RowKind::Output | RowKind::Arguments | RowKind::Message => {
-            panic!("{label}: row {key:?} was replaced");
-        }
-        RowKind::Receipt => {}
     }
 }
 

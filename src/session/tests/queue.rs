@@ -1,7 +1,7 @@
 //! Messages: what is taken, and in which order it is answered (G6).
 
 use super::*;
-use crate::session::{MESSAGE_BYTES_MAX, QUEUE_BYTES_MAX};
+use crate::session::{MESSAGE_BYTES_MAX, QUEUE_BYTES_MAX, QUEUE_MESSAGES_MAX};
 
 /// G6: a session answers its messages one turn at a time, in the order in which it took them.
 #[test]

@@ -259,3 +259,16 @@ fn inline_calls_are_told_and_gated_ones_not_twice() {
         ]
     );
 }
+
+/// G7: an end of a call is progress: the losses before it are forgiven.
+#[test]
+fn an_end_of_a_call_makes_losses_count_anew() {
+    let (mut world, _) = permitted(&[("c1", ToolEffect::NonIdempotentWrite)]);
+    world.crash_and_begin();
+    world.crash_and_begin();
+    assert_eq!(world.turn().lost_attempts, 2);
+    let attempt = world.begin_due();
+    world.report(&attempt, starting("c1"));
+    world.report(&attempt, finished("c1"));
+    assert_eq!(world.turn().lost_attempts, 0);
+}

@@ -101,7 +101,7 @@ async fn an_id_that_comes_again_runs_nothing(version: &str) {
         .rule(Rule::prompt("read", call("look_up", "3")))
         // The CLI takes the second call and its denial out of what the model reads.
         .rule(Rule::prompt("(no content)", Reply::text("dropped")));
-    let Some(world) = World::real_with(version, script).await else {
+    let Some(world) = World::real_over(version, script).await else {
         return;
     };
     let mut agent = Agent::new(&world);

@@ -32,10 +32,12 @@ macro_rules! on_each_cli {
 }
 
 mod agents;
+mod api_failures;
 mod faults;
 mod guards;
 mod hooks;
 mod limits;
+mod processes;
 mod refusals;
 mod scenarios;
 mod streams;
@@ -80,6 +82,7 @@ pub(crate) struct World {
 enum Kind {
     Fake(FakeCliHandle),
     Real(ScriptedMessagesApi),
+    Other,
 }
 
 impl World {
@@ -94,13 +97,31 @@ impl World {
         }
     }
 
-    /// The real CLI of this version; `None`, said aloud, when it is not installed.
-    pub(crate) async fn real(version: &str) -> Option<Self> {
-        Self::real_with(version, ModelScript::commands()).await
+    /// Any other CLI, in this environment.
+    pub(crate) fn other(
+        launcher: impl CliLauncher + 'static,
+        environment: &[(&str, &str)],
+    ) -> Self {
+        let environment = environment
+            .iter()
+            .fold(CliEnvironment::empty(), |it, (name, value)| {
+                it.set(*name, *value)
+            });
+        Self {
+            launcher: Arc::new(launcher),
+            environment,
+            directory: TempDir::new().unwrap(),
+            kind: Kind::Other,
+        }
     }
 
-    /// The same with another model.
-    pub(crate) async fn real_with(version: &str, script: ModelScript) -> Option<Self> {
+    /// The real CLI of this version; `None`, said aloud, when it is not installed.
+    pub(crate) async fn real(version: &str) -> Option<Self> {
+        Self::real_over(version, ModelScript::commands()).await
+    }
+
+    /// The real CLI of this version, over an API that answers like this.
+    pub(crate) async fn real_over(version: &str, script: ModelScript) -> Option<Self> {
         let cli = RealCli::find(version, Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap()?;
         let api = ScriptedMessagesApi::start(script).await.unwrap();
         let directory = TempDir::new().unwrap();
@@ -124,14 +145,14 @@ impl World {
     pub(crate) fn handle(&self) -> &FakeCliHandle {
         match &self.kind {
             Kind::Fake(handle) => handle,
-            Kind::Real(_) => panic!("the real CLI has no handle"),
+            Kind::Real(_) | Kind::Other => panic!("only the fake CLI has a handle"),
         }
     }
 
     /// The requests to the model so far; none that could be seen with the fake CLI.
     pub(crate) fn api(&self) -> Option<&ScriptedMessagesApi> {
         match &self.kind {
-            Kind::Fake(_) => None,
+            Kind::Fake(_) | Kind::Other => None,
             Kind::Real(api) => Some(api),
         }
     }
@@ -153,17 +174,33 @@ impl World {
         match &self.kind {
             Kind::Fake(handle) => assert_eq!(handle.violations(), [] as [String; 0]),
             Kind::Real(api) => api.assert_all_served(),
+            Kind::Other => {}
         }
+    }
+
+    /// Sets a variable of the CLI.
+    pub(crate) fn set(&mut self, name: &str, value: &str) {
+        self.environment = self.environment.clone().set(name, value);
+    }
+
+    /// Puts another launcher in front of the world's.
+    pub(crate) fn launch_through<L: CliLauncher + 'static>(
+        &mut self,
+        wrap: impl FnOnce(Arc<dyn CliLauncher>) -> L,
+    ) {
+        self.launcher = Arc::new(wrap(Arc::clone(&self.launcher)));
     }
 
     /// How often a Bash call with the marker ran. The command appends a line to a file.
     pub(crate) fn bash_runs(&self) -> usize {
         match &self.kind {
             Kind::Fake(handle) => handle.effects().len(),
-            Kind::Real(_) => std::fs::read_to_string(self.directory.path().join("marker"))
-                .unwrap_or_default()
-                .lines()
-                .count(),
+            Kind::Real(_) | Kind::Other => {
+                std::fs::read_to_string(self.directory.path().join("marker"))
+                    .unwrap_or_default()
+                    .lines()
+                    .count()
+            }
         }
     }
 }

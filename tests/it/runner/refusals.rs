@@ -42,7 +42,7 @@ async fn each_row_of_the_table(version: &str) {
                 Reply::blocks([Block::tool_use(tool, input.clone())]),
             ))
             .rule(Rule::results(PROMPT, 1, Reply::text("tried")));
-        let Some(world) = World::real_with(version, script).await else {
+        let Some(world) = World::real_over(version, script).await else {
             return;
         };
         let options = world.options().with_tools(["Agent", "Bash", "Read"]);

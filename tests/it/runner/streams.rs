@@ -50,7 +50,7 @@ impl CliLauncher for WithFallback {
 /// G5, section 0.3: with the variable that we set the CLI never asks without streaming; the turn
 /// fails, and nothing ran.
 async fn a_broken_stream_is_never_asked_for_whole(version: &str) {
-    let Some(world) = World::real_with(version, breaking_writes()).await else {
+    let Some(world) = World::real_over(version, breaking_writes()).await else {
         return;
     };
     let mut agent = Agent::build_with(&world, impatient(&world), with_tools);
@@ -65,7 +65,7 @@ async fn a_broken_stream_is_never_asked_for_whole(version: &str) {
 /// G5, section 0.3: without it the reply comes whole and the CLI ignores the deferral. It asks,
 /// is refused, and the segment fails: nothing ran.
 async fn an_ignored_deferral_of_a_whole_reply_runs_nothing(version: &str) {
-    let Some(mut world) = World::real_with(version, breaking_writes()).await else {
+    let Some(mut world) = World::real_over(version, breaking_writes()).await else {
         return;
     };
     world.launcher = Arc::new(WithFallback(Arc::clone(&world.launcher)));

@@ -1,13 +1,14 @@
 //! A world for one test: an engine, a store, tools whose effects are counted outside, and a CLI:
 //! the fake one in the process, or the real one on a scripted Messages API.
 
+mod time;
 mod tools;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use abide::client::{AgentSessionClient, Observed, ResolveInterrupt, StartSession};
-use abide::engine::LocalEngine;
+use abide::engine::{LocalEngine, LocalEngineOptions};
 use abide::event::{EventKind, SessionEvent};
 use abide::flow::{AgentSessionFlow, FlowRegistry, SessionOptions};
 use abide::ids::{EventCursor, FlowType, SessionId};
@@ -29,6 +30,7 @@ pub(crate) struct World {
     pub(crate) store: Arc<dyn StateStore>,
     pub(crate) cli: Cli,
     engine: Option<LocalEngine>,
+    engine_options: LocalEngineOptions,
     directory: TempDir,
 }
 
@@ -72,20 +74,36 @@ impl World {
         )
     }
 
+    /// A world with the fake CLI and no engine yet, whose engines live in the time of the tokio
+    /// runtime: where a test pauses it, back-off and leases cost nothing.
+    pub(crate) fn fake_in_runtime_time() -> Self {
+        let launcher = Arc::new(FakeCliLauncher::new());
+        let handle = launcher.handle();
+        let cli = Cli::Fake { launcher, handle };
+        let mut world = Self::without_engine(cli, Arc::new(MemoryStateStore::new()));
+        world.engine_options.clock = Arc::new(time::RuntimeClock::starting_now());
+        world
+    }
+
     async fn with_cli(cli: Cli, store: Arc<dyn StateStore>) -> Self {
+        let mut world = Self::without_engine(cli, store);
+        world.start_engine().await;
+        world
+    }
+
+    fn without_engine(cli: Cli, store: Arc<dyn StateStore>) -> Self {
         let directory = TempDir::new().expect("a temporary directory");
         for name in ["home", "work", "runs"] {
             std::fs::create_dir(directory.path().join(name)).expect("a directory");
         }
-        let mut world = Self {
+        Self {
             effects: Effects::default(),
             store,
             cli,
             engine: None,
+            engine_options: LocalEngineOptions::default(),
             directory,
-        };
-        world.start_engine().await;
-        world
+        }
     }
 
     /// Starts an engine over the world's store, with a new HOME each time, as on another worker.
@@ -100,7 +118,7 @@ impl World {
             .expect("a flow");
         let registry = FlowRegistry::new().register(flow).expect("a registry");
         self.engine = Some(
-            LocalEngine::start(registry, store)
+            LocalEngine::start_with(registry, store, self.engine_options.clone())
                 .await
                 .expect("an engine"),
         );
@@ -140,6 +158,11 @@ impl World {
         self.engine = None;
     }
 
+    /// Leaves the engine to itself, as a worker that stands still.
+    pub(crate) fn leave_engine(&mut self) -> LocalEngine {
+        self.engine.take().expect("an engine runs")
+    }
+
     /// Ends the engine in order.
     pub(crate) async fn shut_down(&mut self) {
         if let Some(engine) = self.engine.take() {
@@ -150,11 +173,6 @@ impl World {
     /// A client that needs no engine.
     pub(crate) fn client(&self) -> AgentSessionClient {
         AgentSessionClient::new(Arc::clone(&self.store))
-    }
-
-    /// The running engine's client, with live text.
-    pub(crate) fn engine_client(&self) -> AgentSessionClient {
-        self.engine.as_ref().expect("an engine runs").client()
     }
 
     /// A path in the CLI's working directory.
@@ -180,14 +198,6 @@ impl World {
         match &self.cli {
             Cli::Fake { handle, .. } => handle.open_gate(name),
             Cli::Real { api, .. } => api.gate(name).open(),
-        }
-    }
-
-    /// How many CLI processes were started.
-    pub(crate) fn launches(&self) -> Option<usize> {
-        match &self.cli {
-            Cli::Fake { handle, .. } => Some(handle.launches().len()),
-            Cli::Real { .. } => None,
         }
     }
 

@@ -1,9 +1,10 @@
 //! Tools whose effects can be counted from outside.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use abide::policy::ToolEffect;
+use abide::testing::faults::Side;
 use abide::tool::{CustomTool, ToolContext, ToolError, ToolOutput};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -14,6 +15,15 @@ use tokio::sync::watch;
 pub(crate) struct Effects {
     lines: Arc<Mutex<Vec<String>>>,
     changed: watch::Sender<usize>,
+    handlers: Arc<Mutex<Handlers>>,
+    held: watch::Sender<Option<&'static str>>,
+}
+
+/// How often handlers were started, and which start never ends.
+#[derive(Debug, Default)]
+struct Handlers {
+    starts: usize,
+    hold: Option<(usize, Side)>,
 }
 
 impl Default for Effects {
@@ -21,6 +31,8 @@ impl Default for Effects {
         Self {
             lines: Arc::default(),
             changed: watch::Sender::new(0),
+            handlers: Arc::default(),
+            held: watch::Sender::new(None),
         }
     }
 }
@@ -42,18 +54,48 @@ impl Effects {
             .clone()
     }
 
-    /// How often this very effect happened.
-    pub(crate) fn count(&self, line: &str) -> usize {
-        self.lines().iter().filter(|it| *it == line).count()
+    /// Stops the n-th start of a handler, counted from 1, for ever on this side of its effect.
+    pub(crate) fn hold_at(&self, start: usize, side: Side) {
+        self.held.send_replace(None);
+        self.handlers().hold = Some((start, side));
     }
 
-    /// Waits until at least this many effects happened.
-    pub(crate) async fn wait_for(&self, count: usize) {
-        self.changed
-            .subscribe()
-            .wait_for(|it| *it >= count)
-            .await
-            .expect("the sender is ours");
+    /// How often a handler was started.
+    pub(crate) fn starts(&self) -> usize {
+        self.handlers().starts
+    }
+
+    /// Waits until a handler has stopped where it was told to; returns its tool.
+    pub(crate) async fn held(&self) -> &'static str {
+        let mut held = self.held.subscribe();
+        let held = held.wait_for(Option::is_some).await;
+        held.expect("the sender is ours").expect("it is some")
+    }
+
+    /// One start of a handler: it has this effect, unless it is held before.
+    async fn happen(&self, tool: &'static str, line: String) {
+        let start = {
+            let mut handlers = self.handlers();
+            handlers.starts += 1;
+            handlers.starts
+        };
+        self.stop_if_held(tool, start, Side::Before).await;
+        self.add(line);
+        self.stop_if_held(tool, start, Side::After).await;
+    }
+
+    async fn stop_if_held(&self, tool: &'static str, start: usize, side: Side) {
+        let is_held = self.handlers().hold == Some((start, side));
+        if is_held {
+            self.held.send_replace(Some(tool));
+            std::future::pending::<()>().await;
+        }
+    }
+
+    fn handlers(&self) -> MutexGuard<'_, Handlers> {
+        self.handlers
+            .lock()
+            .expect("no test panics while it looks at the handlers")
     }
 }
 
@@ -86,11 +128,8 @@ fn recording(name: &'static str, effects: &Effects, says: &'static str) -> Custo
                 let key = context
                     .deferred_execution
                     .map(|it| format!(" under {}", it.idempotency_key));
-                effects.add(format!(
-                    "{name} {}{}",
-                    order.order_id,
-                    key.unwrap_or_default()
-                ));
+                let line = format!("{name} {}{}", order.order_id, key.unwrap_or_default());
+                effects.happen(name, line).await;
                 Ok(ToolOutput::text(format!("order {} {says}", order.order_id)))
             }
         },
@@ -103,7 +142,9 @@ fn failing(name: &'static str, effects: &Effects) -> CustomTool {
     CustomTool::new(name, "always refuses", move |order: Order, _| {
         let effects = effects.clone();
         async move {
-            effects.add(format!("{name} {}", order.order_id));
+            effects
+                .happen(name, format!("{name} {}", order.order_id))
+                .await;
             Err(ToolError::failed("the desk is closed"))
         }
     })
@@ -146,10 +187,11 @@ fn flaky(name: &'static str, effects: &Effects) -> CustomTool {
                 let Some(execution) = context.deferred_execution else {
                     return Err(ToolError::failed("it has to run in its own step"));
                 };
-                effects.add(format!(
+                let line = format!(
                     "{name} {} under {}",
                     order.order_id, execution.idempotency_key
-                ));
+                );
+                effects.happen(name, line).await;
                 if execution.attempt == 1 {
                     return Err(ToolError::attempt("the line went dead"));
                 }

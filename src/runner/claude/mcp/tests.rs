@@ -132,3 +132,20 @@ fn a_result_is_cut_at_the_clis_own_limit() {
         assert!((49_999..=50_000).contains(&units), "{units}");
     }
 }
+
+/// R39: a message that cannot be read because of half a surrogate pair is refused under its own id.
+#[tokio::test]
+async fn an_unreadable_message_is_refused_under_its_id() {
+    let mut server = server(&Arc::default());
+    let message = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"quick","arguments":{"a":"\ud83d"}}}"#;
+    let message = RawValue::from_string(message.to_owned()).unwrap();
+    server.serve("r".to_owned(), &message, McpPermit::Refuse);
+    assert_eq!(
+        reply(&mut server).await,
+        (
+            "r".to_owned(),
+            json!({"jsonrpc": "2.0", "id": 7, "error": {
+                "code": -32600, "message": "the message is no request of this protocol"}})
+        )
+    );
+}

@@ -1,0 +1,50 @@
+//! Waiting in a runtime whose time stands still while any task works.
+
+use std::time::Duration;
+
+/// How often other tasks get their turn before a state counts as lasting.
+pub(super) const TURNS_OF_OTHERS: usize = 500;
+
+/// Ends a test whose tasks never rest: paused time stands still then, and no timeout comes.
+pub(super) struct Watchdog {
+    barks: tokio::sync::watch::Receiver<bool>,
+    _leash: std::sync::mpsc::Sender<()>,
+}
+
+/// How long one worker may work, in real time; it takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+impl Watchdog {
+    pub(super) fn start() -> Self {
+        let (leash, is_dropped) = std::sync::mpsc::channel();
+        let (bark, barks) = tokio::sync::watch::channel(false);
+        std::thread::spawn(move || {
+            let waited = is_dropped.recv_timeout(PATIENCE);
+            if waited == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+                bark.send_replace(true);
+            }
+        });
+        Self {
+            barks,
+            _leash: leash,
+        }
+    }
+
+    pub(super) async fn barks(&self) {
+        let mut barks = self.barks.clone();
+        if barks.wait_for(|it| *it).await.is_err() {
+            std::future::pending().await
+        }
+    }
+}
+
+/// Waits until something holds, as long as other tasks have something to do.
+pub(super) async fn settles(holds: impl Fn() -> bool) -> bool {
+    for _ in 0..TURNS_OF_OTHERS {
+        if holds() {
+            return true;
+        }
+        tokio::task::yield_now().await;
+    }
+    false
+}
