@@ -31,7 +31,19 @@ pub(super) enum Told {
     NotRun(String),
 }
 
+/// How much of a mirrored result's text is kept until the end of the segment, in bytes: enough to
+/// tell the CLI's own words.
+const BEGINNING_BYTES_MAX: usize = 128;
+
 impl ToolResult {
+    /// Forgets all of the text but its beginning.
+    pub(super) fn beginning(mut self) -> Self {
+        let end = self.text.floor_char_boundary(BEGINNING_BYTES_MAX);
+        self.text.truncate(end);
+        self.text.shrink_to_fit();
+        self
+    }
+
     /// Reads the results in the content of a message of the user.
     ///
     /// # Errors

@@ -96,7 +96,10 @@ impl Transcript {
                 && let Some(content) = body.message.as_ref().and_then(|it| it.content.as_deref())
                 && content.get().contains("tool_result")
             {
-                self.results.push(ToolResult::of_content(content, &[]));
+                let results = ToolResult::of_content(content, &[]);
+                let beginnings =
+                    results.map(|it| it.into_iter().map(ToolResult::beginning).collect());
+                self.results.push(beginnings);
             }
             if is_sub_agent || DROPPED.contains(&body.kind.as_str()) {
                 continue;

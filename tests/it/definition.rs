@@ -287,29 +287,6 @@ async fn each_segment_is_one_process() {
     world.check_cli().await;
 }
 
-/// M35, I04, L10, L11, reports R80 and R46: a turn that fails after its write leaves its prompt and a
-/// note to the next one, in order, and no transcript; the write is not made again.
-#[tokio::test(start_paused = true)]
-async fn a_turn_that_failed_after_a_write_is_told_to_the_next() {
-    let mut world = World::fake_in_runtime_time();
-    world.start_engine().await;
-    let session = world.start_session("s", "script: say one").await;
-    world.wait_for_turns(&session, 1).await;
-    let failing = r#"script: call refund {"order_id":"7"} ;; fail"#;
-    world.send(&session, failing).await;
-    world.approve(&session).await;
-    world.wait_for_turns(&session, 2).await;
-    world.send(&session, "script: recall").await;
-    world.wait_for_turns(&session, 3).await;
-    let note = "[The previous turn failed (api_error) and its answer is lost.]\n[Calls of that turn, with what became of them:]\n- refund({\"order_id\":\"7\"}): succeeded; do not repeat it";
-    assert_eq!(
-        world.last_answer(&session).await,
-        format!("recalled: script: say one | {failing} | {note}")
-    );
-    assert_eq!(world.effects.lines().len(), 1);
-    world.check_cli().await;
-}
-
 /// E18, M29: a result that says that it is an error is recorded as failed, in one start, and the
 /// model reads its text.
 #[tokio::test(start_paused = true)]

@@ -17,3 +17,4 @@ mod scenarios;
 mod stores;
 mod support;
 mod tidy;
+mod turns;

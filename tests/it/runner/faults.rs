@@ -186,3 +186,79 @@ async fn a_resume_of_a_call_that_does_not_wait_is_refused() {
     assert_eq!(failure.class, FailureClass::Runner);
     assert_eq!(world.handle().launches().len(), 2);
 }
+
+/// G4, L28, M38: the tool server runs a permitted call with the decided input only.
+#[tokio::test]
+async fn another_input_under_a_permitted_id_never_runs() {
+    let world = World::fake();
+    world.handle().fault_next_launch(vec![Fault::CallOtherInput(
+        r#"{"order_id":"8"}"#.to_owned(),
+    )]);
+    let mut agent = Agent::new(&world);
+    assert_eq!(
+        agent.turn(READ).await,
+        "look_up: the call did not run: it was not permitted"
+    );
+    assert_eq!(agent.desk.runs(), [] as [&str; 0]);
+}
+
+/// M38, L30, G1: a hook that is repeated changes no deferral, no replay and no start.
+#[tokio::test]
+async fn repeated_hooks_change_no_deferral_and_no_replay() {
+    let world = World::fake();
+    for prompt in [WRITE, BASH] {
+        let mut agent = Agent::new(&world);
+        world.handle().fault_next_launch(vec![Fault::RepeatHook]);
+        let call = agent.turn_to_call(prompt).await;
+        let fate = match call.place {
+            CallPlace::Step => succeeded("done"),
+            CallPlace::Segment => ResumedFate::Permitted,
+        };
+        world
+            .handle()
+            .fault_next_launch(vec![Fault::RepeatHook, Fault::RepeatCall]);
+        let segment = agent.resume(&call, fate).await;
+        agent.complete(segment);
+        assert_eq!(agent.desk.runs(), [] as [&str; 0]);
+    }
+    assert_eq!(world.bash_runs(), 1);
+}
+
+/// M38, G5: whatever a CLI does with a write that must wait, its handler never runs.
+#[tokio::test]
+async fn a_write_runs_under_no_fault() {
+    for fault in [
+        Fault::IgnoreDeferral,
+        Fault::RunWithoutAsking,
+        Fault::WrongDeferredId,
+        Fault::SkipHooks,
+        Fault::CallAnotherTool("look_up".to_owned()),
+    ] {
+        let world = World::fake();
+        world.handle().fault_next_launch(vec![fault.clone()]);
+        let mut agent = Agent::new(&world);
+        agent.say(WRITE);
+        // How it ends is for other tests to say.
+        let _ = agent.segment(Vec::new()).await;
+        assert_eq!(agent.desk.runs(), [] as [&str; 0], "{fault:?}");
+    }
+}
+
+/// M39, L22, L23: the id of a resumed call is used up in its segment, for its tool and others.
+#[tokio::test]
+async fn the_id_of_a_resumed_call_runs_nothing_more() {
+    for tool in ["refund", "look_up"] {
+        let world = World::fake();
+        let mut agent = Agent::new(&world);
+        let reuse = format!(r#"{WRITE} ;; reuse {tool} {{"order_id":"8"}}"#);
+        let call = agent.turn_to_call(&reuse).await;
+        let segment = agent.resume(&call, succeeded("done")).await;
+        assert_eq!(
+            agent.complete(segment),
+            format!(
+                "reused {tool}: PreToolUse:mcp__tools__{tool} hook error: mcp__tools__{tool} did not run: a decision about this call was already made"
+            )
+        );
+        assert_eq!(agent.desk.runs(), [] as [&str; 0]);
+    }
+}

@@ -1,6 +1,5 @@
 //! What a resumed CLI remembers, seen in what the real one asks the model.
 
-use abide::runner::PermissionMode;
 use abide::testing::messages_api::{Block, HoldPoint, Reply, Rule};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -178,52 +177,5 @@ async fn a_sub_agent_gets_no_permissions_of_its_own() {
     }
     assert_eq!(desk.runs(), [] as [String; 0]);
     assert_eq!(world.bash_runs(), 0);
-    world.assert_clean();
-}
-
-/// K02, K09, D15: deferrals and their resumes are the same in each mode that can be set: a record is
-/// told, an approved tool of the CLI runs once, and a rejected one never.
-#[tokio::test]
-async fn calls_wait_and_resume_in_each_permission_mode() {
-    let Some(world) = World::real("2.1.316").await else {
-        return;
-    };
-    const BASH: &str = r#"script: call Bash {"command":"echo ran >> marker && echo ran"}"#;
-    let modes = [PermissionMode::Default, PermissionMode::DontAsk];
-    for (runs, mode) in modes.into_iter().enumerate() {
-        let mut agent = Agent::new(&world);
-        let options = world.options().with_permission_mode(mode);
-        agent.runner = agent
-            .desk
-            .tools()
-            .into_iter()
-            .fold(
-                ClaudeAgentRunner::builder(options),
-                ClaudeAgentRunnerBuilder::custom_tool,
-            )
-            .launcher(Arc::clone(&world.launcher))
-            .build()
-            .unwrap();
-        let call = agent
-            .turn_to_call(r#"script: call refund {"order_id":"7"}"#)
-            .await;
-        let segment = agent.resume(&call, succeeded("done")).await;
-        assert_eq!(agent.complete(segment), "refund: done", "{mode:?}");
-
-        let call = agent.turn_to_call(BASH).await;
-        assert_eq!(world.bash_runs(), runs);
-        let segment = agent.resume(&call, ResumedFate::Permitted).await;
-        assert_eq!(agent.complete(segment), "Bash: ran", "{mode:?}");
-        assert_eq!(world.bash_runs(), runs + 1);
-
-        let call = agent.turn_to_call(BASH).await;
-        let rejected = ResumedFate::Final(ToolOutcome::Rejected {
-            message: Some("no shell".to_owned()),
-        });
-        let segment = agent.resume(&call, rejected).await;
-        let told = "Bash: The user rejected this call: no shell";
-        assert_eq!(agent.complete(segment), told, "{mode:?}");
-        assert_eq!(world.bash_runs(), runs + 1);
-    }
     world.assert_clean();
 }

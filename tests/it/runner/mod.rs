@@ -33,10 +33,10 @@ macro_rules! on_each_cli {
 
 mod agents;
 mod api_failures;
-mod bounds;
 mod faults;
 mod guards;
 mod hooks;
+mod limits;
 mod memory;
 mod options;
 mod processes;

@@ -67,15 +67,15 @@ impl Flood {
             },
         })
         .unwrap();
+        let hooks = HookRuns::new(
+            Hooks {
+                hooks: Vec::new(),
+                deadline: Duration::from_secs(1),
+            },
+            RunModelContext::new(SessionId::new("s").unwrap(), TurnId::new(1), StepId::new(1)),
+        );
         let flood = self.clone();
         let spec = LaunchSpec::new(Vec::new(), BTreeMap::new(), "/".into());
-        let context =
-            RunModelContext::new(SessionId::new("s").unwrap(), TurnId::new(1), StepId::new(1));
-        let none = Hooks {
-            hooks: Vec::new(),
-            deadline: Duration::ZERO,
-        };
-        let hooks = HookRuns::new(none, context);
         let care = Care {
             versions: CliVersionPolicy::default(),
             redaction: Redaction::of(&spec.environment, &BTreeMap::new()),
