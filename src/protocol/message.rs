@@ -179,6 +179,9 @@ pub struct ResultFrame {
     /// The texts of an error.
     #[serde(default)]
     pub errors: Option<Vec<Text>>,
+    /// The answer in the shape of the schema, verbatim (spec/cli-protocol.md 14).
+    #[serde(default)]
+    pub structured_output: Option<Box<RawValue>>,
     /// The API's status, for an error of the API.
     #[serde(default)]
     pub api_error_status: Option<u16>,

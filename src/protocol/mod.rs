@@ -9,6 +9,8 @@ mod control;
 mod host;
 mod launch;
 mod message;
+mod servers;
+mod setup;
 mod text;
 
 use serde::Deserialize;
@@ -16,12 +18,14 @@ use serde_json::value::RawValue;
 
 pub use control::{CanUseTool, ControlReply, ControlRequest, HookCallback, HookInput, McpMessage};
 pub use host::{HookAnswer, HostFrame, PermissionAnswer, ToolServerDeclaration};
-pub use launch::{Launch, PermissionMode};
+pub use launch::{Effort, Launch, PermissionMode, SettingSource};
 pub use message::{
     AssistantFrame, AssistantMessage, ContentBlock, DeferredToolUse, Delta, InitFrame, MirrorFrame,
     ModelUsage, ResultFrame, RetryFrame, SystemFrame, TokenUsage, ToolResultMeta, UserFrame,
     UserMessage,
 };
+pub use servers::{McpServer, mcp_config};
+pub use setup::{AgentSetup, SubAgent};
 pub use text::{Text, content_blocks, flattened_text};
 
 /// One line of the CLI's output, decoded. Created by [`decode_line`].

@@ -88,8 +88,10 @@ fn the_first_lines_are_what_the_cli_reads() {
         servers: vec![ToolServerDeclaration {
             name: "tools".to_owned(),
         }],
-        system_prompt: Some("be kind".to_owned()),
-        append_system_prompt: None,
+        setup: AgentSetup {
+            system_prompt: Some("be kind".to_owned()),
+            ..AgentSetup::default()
+        },
     };
     assert_eq!(
         serde_json::from_str::<serde_json::Value>(&initialize.encode().unwrap()).unwrap(),

@@ -37,8 +37,9 @@ pub enum Action {
         /// The text.
         text: String,
     },
-    /// The CLI said its version.
-    CliVersion(String),
+    /// The CLI is ready; its version, unless it is too old to say it. Comes before anything that a
+    /// call needs.
+    CliVersion(Option<String>),
     /// Close the CLI's input: its turn is over.
     CloseInput,
 }

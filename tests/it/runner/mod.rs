@@ -4,6 +4,7 @@
 mod api_failures;
 mod faults;
 mod guards;
+mod options;
 mod processes;
 mod scenarios;
 

@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, watch};
 use super::*;
 use crate::ids::{Revision, SessionId, TurnId};
 use crate::policy::{ToolEffect, ToolPolicies, ToolPolicy};
+use crate::protocol::AgentSetup;
 use crate::runner::SegmentUpdate;
 use crate::runner::claude::mcp::ServedTools;
 use crate::segment::{SegmentPlan, SegmentStart};
@@ -55,8 +56,7 @@ impl Flood {
             server_name: "tools".to_owned(),
             custom_tools: BTreeMap::new(),
             policies: ToolPolicies::new().with("Read", ToolPolicy::new(ToolEffect::Read)),
-            system_prompt: None,
-            append_system_prompt: None,
+            setup: AgentSetup::default(),
             resume: None,
             answered: BTreeSet::new(),
             start: SegmentStart::Turn {
@@ -66,7 +66,9 @@ impl Flood {
         .unwrap();
         let flood = self.clone();
         let spec = LaunchSpec::new(Vec::new(), BTreeMap::new(), "/".into());
-        let drive = Box::pin(async move { drive(&flood, spec, segment, server, link).await });
+        let drive = Box::pin(async move {
+            drive(&flood, spec, segment, server, link, CliVersionPolicy::Warn).await
+        });
         (drive, updated)
     }
 }
