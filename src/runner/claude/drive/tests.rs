@@ -55,8 +55,7 @@ impl Flood {
             server_name: "tools".to_owned(),
             custom_tools: BTreeMap::new(),
             policies: ToolPolicies::new().with("Read", ToolPolicy::new(ToolEffect::Read)),
-            system_prompt: None,
-            append_system_prompt: None,
+            setup: crate::protocol::AgentSetup::default(),
             resume: None,
             answered: BTreeSet::new(),
             start: SegmentStart::Turn {
@@ -66,7 +65,11 @@ impl Flood {
         .unwrap();
         let flood = self.clone();
         let spec = LaunchSpec::new(Vec::new(), BTreeMap::new(), "/".into());
-        let drive = Box::pin(async move { drive(&flood, spec, segment, server, link).await });
+        let redaction = Redaction::of(&BTreeMap::new(), &BTreeMap::new());
+        let drive = Box::pin(async move {
+            let versions = CliVersionPolicy::Warn;
+            drive(&flood, spec, segment, server, link, versions, redaction).await
+        });
         (drive, updated)
     }
 }
