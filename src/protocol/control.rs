@@ -95,9 +95,10 @@ pub struct ControlReply {
 }
 
 #[derive(Deserialize)]
-struct RequestLine {
+struct RequestLine<'line> {
     request_id: String,
-    request: Box<RawValue>,
+    #[serde(borrow)]
+    request: &'line RawValue,
 }
 
 #[derive(Deserialize)]
@@ -148,7 +149,7 @@ impl From<ResponseLine> for ControlReply {
 }
 
 pub(super) fn decode_request(line: &[u8]) -> Result<CliFrame, ProtocolError> {
-    let line: RequestLine = body(line, "control_request")?;
+    let line: RequestLine<'_> = body(line, "control_request")?;
     let request = line.request.get().as_bytes();
     let head: RequestHead = body(request, "control_request")?;
     let request = match head.subtype.as_str() {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{CliFrame, ProtocolError, Text, body, borrowed_body};
+use super::{CliFrame, ProtocolError, Text, body};
 use crate::record::TranscriptEntry;
 
 /// A system message that this crate acts on.
@@ -248,26 +248,6 @@ pub struct ModelUsage {
     pub cost_usd: Option<f64>,
 }
 
-pub(super) fn decode_system(
-    line: &[u8],
-    subtype: Option<String>,
-) -> Result<CliFrame, ProtocolError> {
-    match subtype.as_deref() {
-        Some("init") => Ok(CliFrame::System(SystemFrame::Init(body(
-            line,
-            "system/init",
-        )?))),
-        Some("api_retry") => Ok(CliFrame::System(SystemFrame::ApiRetry(body(
-            line,
-            "system/api_retry",
-        )?))),
-        _ => Ok(CliFrame::Unknown {
-            kind: "system".to_owned(),
-            subtype,
-        }),
-    }
-}
-
 #[derive(Deserialize)]
 struct StreamLine<'a> {
     #[serde(borrow)]
@@ -300,7 +280,7 @@ struct ThinkingDelta {
 }
 
 pub(super) fn decode_stream_event(line: &[u8], kind: &str) -> Result<CliFrame, ProtocolError> {
-    let frame: StreamLine<'_> = borrowed_body(line, kind)?;
+    let frame: StreamLine<'_> = body(line, kind)?;
     let delta = match (frame.parent_tool_use_id, frame.event.delta) {
         (None, Some(delta)) => decode_delta(delta.get())?,
         (None, None) | (Some(_), _) => None,

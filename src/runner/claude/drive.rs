@@ -39,8 +39,8 @@ struct Driver {
     process: Box<dyn CliProcess>,
     server: ToolServer,
     link: SegmentLink,
-    versions: CliVersionPolicy,
     redaction: Redaction,
+    versions: CliVersionPolicy,
     // Events for the session, one at a time and in order.
     events: VecDeque<SegmentEvent>,
     delivery: Option<Delivery>,
@@ -65,8 +65,8 @@ pub(super) async fn drive(
         process,
         server,
         link,
-        versions,
         redaction,
+        versions,
         events: VecDeque::new(),
         delivery: None,
     };

@@ -26,7 +26,7 @@ fn agent(world: &World, options: ClaudeAgentOptions) -> Agent {
 fn api(world: &World) -> &ScriptedMessagesApi {
     match &world.kind {
         Kind::Real(api) => api,
-        Kind::Fake(_) | Kind::Other => panic!("only the real CLI asks an API"),
+        Kind::Fake(_) | Kind::Other => panic!("only the real CLI asks the API"),
     }
 }
 

@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, watch};
 use super::*;
 use crate::ids::{Revision, SessionId, TurnId};
 use crate::policy::{ToolEffect, ToolPolicies, ToolPolicy};
+use crate::protocol::AgentSetup;
 use crate::runner::SegmentUpdate;
 use crate::runner::claude::mcp::ServedTools;
 use crate::segment::{SegmentPlan, SegmentStart};
@@ -55,7 +56,7 @@ impl Flood {
             server_name: "tools".to_owned(),
             custom_tools: BTreeMap::new(),
             policies: ToolPolicies::new().with("Read", ToolPolicy::new(ToolEffect::Read)),
-            setup: crate::protocol::AgentSetup::default(),
+            setup: AgentSetup::default(),
             resume: None,
             answered: BTreeSet::new(),
             start: SegmentStart::Turn {
