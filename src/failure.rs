@@ -13,6 +13,8 @@ pub enum FailureClass {
     CliUnavailable,
     /// The CLI refused an option that it does not know: it is too old. Never retried.
     CliTooOld,
+    /// The CLI is of a version that the options refuse. Never retried.
+    CliVersion,
     /// The CLI ended without a result, was killed, or its pipes broke.
     CliFailed,
     /// The CLI said something that breaks the contract; what it did is not trusted.
@@ -58,6 +60,7 @@ impl FailureClass {
             Self::Options
             | Self::CliUnavailable
             | Self::CliTooOld
+            | Self::CliVersion
             | Self::Authentication
             | Self::PromptTooLong
             | Self::BudgetExceeded
@@ -75,6 +78,7 @@ impl FailureClass {
             Self::Options => "options",
             Self::CliUnavailable => "cli_unavailable",
             Self::CliTooOld => "cli_too_old",
+            Self::CliVersion => "cli_version",
             Self::CliFailed => "cli_failed",
             Self::CliContract => "cli_contract",
             Self::Authentication => "authentication",

@@ -167,6 +167,11 @@ impl ToolPolicies {
         self
     }
 
+    /// Returns the names of the tools that have a policy.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.by_name.keys().map(String::as_str)
+    }
+
     /// Returns the policy for a tool: its own, else by its annotations, else the default effect.
     #[must_use]
     pub fn policy_for(&self, tool_name: &str, annotations: ToolAnnotations) -> ToolPolicy {

@@ -93,12 +93,15 @@ pub struct ControlReply {
     pub request_id: String,
     /// The error, if it is one.
     pub error: Option<String>,
+    /// The CLI's version, which the answer to `initialize` names.
+    pub claude_code_version: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct RequestLine {
+struct RequestLine<'line> {
     request_id: String,
-    request: Box<RawValue>,
+    #[serde(borrow)]
+    request: &'line RawValue,
 }
 
 #[derive(Deserialize)]
@@ -122,21 +125,34 @@ struct ResponseBody {
     request_id: String,
     #[serde(default)]
     error: Option<Text>,
+    #[serde(default)]
+    response: Option<Box<RawValue>>,
+}
+
+#[derive(Deserialize)]
+struct InitializeReply {
+    claude_code_version: String,
 }
 
 impl From<ResponseLine> for ControlReply {
     fn from(line: ResponseLine) -> Self {
+        // An answer of another shape names no version.
+        let claude_code_version = line.response.response.and_then(|it| {
+            let reply: InitializeReply = serde_json::from_str(it.get()).ok()?;
+            Some(reply.claude_code_version)
+        });
         let error = (line.response.subtype != "success")
             .then(|| line.response.error.map_or(line.response.subtype, |it| it.0));
         Self {
             request_id: line.response.request_id,
             error,
+            claude_code_version,
         }
     }
 }
 
 pub(super) fn decode_request(line: &[u8]) -> Result<CliFrame, ProtocolError> {
-    let line: RequestLine = body(line, "control_request")?;
+    let line: RequestLine<'_> = body(line, "control_request")?;
     let request = line.request.get().as_bytes();
     let head: RequestHead = body(request, "control_request")?;
     let request = match head.subtype.as_str() {

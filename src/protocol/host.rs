@@ -3,7 +3,7 @@
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::ProtocolError;
+use super::{AgentSetup, ProtocolError};
 
 /// One line for the CLI's input.
 #[derive(Debug, Clone)]
@@ -19,10 +19,8 @@ pub enum HostFrame {
         hook_timeout_seconds: u32,
         /// The tool servers that run in this process.
         servers: Vec<ToolServerDeclaration>,
-        /// Replaces the CLI's own system prompt.
-        system_prompt: Option<String>,
-        /// Is added to the CLI's own system prompt.
-        append_system_prompt: Option<String>,
+        /// What the options say.
+        setup: AgentSetup,
     },
     /// A message of the user: one text block each.
     UserPrompt {
@@ -123,8 +121,7 @@ impl HostFrame {
                 pre_tool_use_callback,
                 hook_timeout_seconds,
                 servers,
-                system_prompt,
-                append_system_prompt,
+                setup,
             } => {
                 let names: Vec<&str> = servers.iter().map(|it| it.name.as_str()).collect();
                 let mut request = json!({
@@ -135,12 +132,7 @@ impl HostFrame {
                     }]},
                     "sdkMcpServers": names,
                 });
-                if let Some(text) = system_prompt {
-                    request["systemPrompt"] = json!([text]);
-                }
-                if let Some(text) = append_system_prompt {
-                    request["appendSystemPrompt"] = json!(text);
-                }
+                setup.add_to(&mut request);
                 Ok(json!({
                     "type": "control_request",
                     "request_id": request_id,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{CliFrame, ProtocolError, Text, body, borrowed_body};
+use super::{CliFrame, ProtocolError, Text, body};
 use crate::record::TranscriptEntry;
 
 /// A system message that this crate acts on.
@@ -191,6 +191,9 @@ pub struct ResultFrame {
     /// The texts of an error.
     #[serde(default)]
     pub errors: Option<Vec<Text>>,
+    /// The answer in the shape of the schema, verbatim (spec/cli-protocol.md 14).
+    #[serde(default)]
+    pub structured_output: Option<Box<RawValue>>,
     /// The API's status, for an error of the API.
     #[serde(default)]
     pub api_error_status: Option<u16>,
@@ -257,26 +260,6 @@ pub struct ModelUsage {
     pub cost_usd: Option<f64>,
 }
 
-pub(super) fn decode_system(
-    line: &[u8],
-    subtype: Option<String>,
-) -> Result<CliFrame, ProtocolError> {
-    match subtype.as_deref() {
-        Some("init") => Ok(CliFrame::System(SystemFrame::Init(body(
-            line,
-            "system/init",
-        )?))),
-        Some("api_retry") => Ok(CliFrame::System(SystemFrame::ApiRetry(body(
-            line,
-            "system/api_retry",
-        )?))),
-        _ => Ok(CliFrame::Unknown {
-            kind: "system".to_owned(),
-            subtype,
-        }),
-    }
-}
-
 #[derive(Deserialize)]
 struct StreamLine<'a> {
     #[serde(borrow)]
@@ -309,7 +292,7 @@ struct ThinkingDelta {
 }
 
 pub(super) fn decode_stream_event(line: &[u8], kind: &str) -> Result<CliFrame, ProtocolError> {
-    let frame: StreamLine<'_> = borrowed_body(line, kind)?;
+    let frame: StreamLine<'_> = body(line, kind)?;
     let delta = match (frame.parent_tool_use_id, frame.event.delta) {
         (None, Some(delta)) => decode_delta(delta.get())?,
         (None, None) | (Some(_), _) => None,

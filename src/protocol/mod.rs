@@ -9,20 +9,23 @@ mod control;
 mod host;
 mod launch;
 mod message;
+mod servers;
+mod setup;
 mod text;
 
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
 pub use control::{CanUseTool, ControlReply, ControlRequest, HookCallback, HookInput, McpMessage};
 pub use host::{HookAnswer, HostFrame, PermissionAnswer, ToolServerDeclaration};
-pub use launch::{Launch, PermissionMode};
+pub use launch::{Effort, Launch, PermissionMode, SettingSource};
 pub use message::{
     AssistantFrame, AssistantMessage, ContentBlock, DeferredToolUse, Delta, InitFrame, MirrorFrame,
     ModelUsage, PermissionDecision, ResultFrame, RetryFrame, SystemFrame, TokenUsage,
     ToolResultMeta, UserFrame, UserMessage,
 };
+pub use servers::{McpServer, mcp_config};
+pub use setup::{AgentSetup, SubAgent};
 pub use text::{Text, content_blocks, flattened_text};
 
 /// One line of the CLI's output, decoded. Created by [`decode_line`].
@@ -108,6 +111,13 @@ fn name(raw: Option<&RawValue>) -> Option<String> {
 /// # Errors
 /// [`ProtocolError::Malformed`] when the type is known and the body does not fit.
 pub fn decode_line(line: &[u8]) -> Result<CliFrame, ProtocolError> {
+    // The CLI writes the type first, so most lines are read once. What does not fit at once is
+    // judged by the whole line: it may be no JSON at all, or of a type that is not known.
+    if let Some((kind, subtype)) = leading_type(line)
+        && let Ok(Some(frame)) = decode_known(line, kind, subtype)
+    {
+        return Ok(frame);
+    }
     // A list would pass for an object: serde reads the fields of a struct from either.
     if !line.trim_ascii_start().starts_with(b"{") {
         return Ok(CliFrame::NotJson);
@@ -115,36 +125,62 @@ pub fn decode_line(line: &[u8]) -> Result<CliFrame, ProtocolError> {
     let Ok(head) = serde_json::from_slice::<Head<'_>>(line) else {
         return Ok(CliFrame::NotJson);
     };
-    let kind = name(head.kind).unwrap_or_default();
-    match kind.as_str() {
-        "stream_event" => message::decode_stream_event(line, &kind),
-        "control_request" => control::decode_request(line),
-        "control_response" => Ok(CliFrame::ControlResponse(
-            body::<control::ResponseLine>(line, &kind)?.into(),
-        )),
-        "control_cancel_request" => {
-            let cancel: control::CancelLine = body(line, &kind)?;
-            Ok(CliFrame::ControlCancel {
-                request_id: cancel.request_id,
-            })
+    let (kind, subtype) = (name(head.kind).unwrap_or_default(), name(head.subtype));
+    let known = decode_known(line, &kind, subtype.as_deref())?;
+    Ok(known.unwrap_or(CliFrame::Unknown { kind, subtype }))
+}
+
+/// Reads the type, and the subtype behind it, of a line that begins with them.
+fn leading_type(line: &[u8]) -> Option<(&str, Option<&str>)> {
+    let (kind, rest) = plain_text(line.strip_prefix(br#"{"type":"#)?)?;
+    let subtype = rest.strip_prefix(br#","subtype":"#).and_then(plain_text);
+    Some((kind, subtype.map(|(subtype, _)| subtype)))
+}
+
+/// Reads a JSON text without escapes, and what stands behind it.
+fn plain_text(json: &[u8]) -> Option<(&str, &[u8])> {
+    let text = json.strip_prefix(b"\"")?;
+    let end = text.iter().position(|it| matches!(it, b'"' | b'\\'))?;
+    let (text, rest) = text.split_at_checked(end)?;
+    let rest = rest.strip_prefix(b"\"")?;
+    Some((std::str::from_utf8(text).ok()?, rest))
+}
+
+/// Decodes the body of a type that this crate acts on; `None` for another one.
+fn decode_known(
+    line: &[u8],
+    kind: &str,
+    subtype: Option<&str>,
+) -> Result<Option<CliFrame>, ProtocolError> {
+    let frame = match kind {
+        "stream_event" => message::decode_stream_event(line, kind)?,
+        "control_request" => control::decode_request(line)?,
+        "control_response" => {
+            CliFrame::ControlResponse(body::<control::ResponseLine>(line, kind)?.into())
         }
-        "system" => message::decode_system(line, name(head.subtype)),
-        "assistant" => Ok(CliFrame::Assistant(body(line, &kind)?)),
-        "user" => Ok(CliFrame::User(body(line, &kind)?)),
-        "transcript_mirror" => Ok(CliFrame::Mirror(body(line, &kind)?)),
-        "result" => Ok(CliFrame::Result(Box::new(body(line, &kind)?))),
-        _ => Ok(CliFrame::Unknown {
-            kind,
-            subtype: name(head.subtype),
-        }),
-    }
+        "control_cancel_request" => {
+            let cancel: control::CancelLine = body(line, kind)?;
+            CliFrame::ControlCancel {
+                request_id: cancel.request_id,
+            }
+        }
+        "system" => match subtype {
+            Some("init") => CliFrame::System(SystemFrame::Init(body(line, "system/init")?)),
+            Some("api_retry") => {
+                CliFrame::System(SystemFrame::ApiRetry(body(line, "system/api_retry")?))
+            }
+            Some(_) | None => return Ok(None),
+        },
+        "assistant" => CliFrame::Assistant(body(line, kind)?),
+        "user" => CliFrame::User(body(line, kind)?),
+        "transcript_mirror" => CliFrame::Mirror(body(line, kind)?),
+        "result" => CliFrame::Result(Box::new(body(line, kind)?)),
+        _ => return Ok(None),
+    };
+    Ok(Some(frame))
 }
 
-fn body<T: DeserializeOwned>(line: &[u8], kind: &str) -> Result<T, ProtocolError> {
-    borrowed_body(line, kind)
-}
-
-fn borrowed_body<'a, T: Deserialize<'a>>(line: &'a [u8], kind: &str) -> Result<T, ProtocolError> {
+fn body<'line, T: Deserialize<'line>>(line: &'line [u8], kind: &str) -> Result<T, ProtocolError> {
     serde_json::from_slice(line).map_err(|error| ProtocolError::Malformed {
         kind: kind.to_owned(),
         bytes: line.len(),

@@ -88,8 +88,10 @@ fn the_first_lines_are_what_the_cli_reads() {
         servers: vec![ToolServerDeclaration {
             name: "tools".to_owned(),
         }],
-        system_prompt: Some("be kind".to_owned()),
-        append_system_prompt: None,
+        setup: AgentSetup {
+            system_prompt: Some("be kind".to_owned()),
+            ..AgentSetup::default()
+        },
     };
     assert_eq!(
         serde_json::from_str::<serde_json::Value>(&initialize.encode().unwrap()).unwrap(),
@@ -157,4 +159,37 @@ fn deltas_of_the_main_conversation_alone_are_live_text() {
         decode_line(line("\"toolu_1\"").as_bytes()),
         Ok(CliFrame::Unknown { .. })
     ));
+}
+
+/// R32, G5: a line whose type stands first is read in one go, and as any other line is: the blank
+/// in front of the second one has it read by the long way.
+#[test]
+fn the_short_way_reads_what_the_long_way_reads() {
+    let captures = [
+        include_str!("../../fixtures/lines/2.1.316/inline_two_parallel.jsonl"),
+        include_str!("../../fixtures/lines/2.1.316/bash_ask_allow.jsonl"),
+        include_str!("../../fixtures/lines/2.1.316/error_529.jsonl"),
+        include_str!("../../fixtures/lines/2.1.316/interrupt_during_hook.jsonl"),
+    ];
+    let planted = [
+        r#"{"type":"nobody knows","subtype":"this"}"#,
+        r#"{"type":"system","subtype":"nobody knows"}"#,
+        r#"{"type":"system","session_id":"s","subtype":"init"}"#,
+        r#"{"type":"syst\u0065m","subtype":"in\u0069t","session_id":"s"}"#,
+        r#"{"type":"system","subtype":"init""#,
+        r#"{"type":"user","message":{"content":"cut"#,
+        r#"{"type":"stream_event","event":{}} and more"#,
+        r#"{"type":"stream_event""#,
+        r#"{"type":"stream_event"#,
+        r#"{"type":7}"#,
+        r#"{"type":null}"#,
+        r#"["type","user"]"#,
+        "{}",
+        "",
+    ];
+    for line in captures.iter().flat_map(|it| it.lines()).chain(planted) {
+        let short = decode_line(line.as_bytes()).unwrap();
+        let long = decode_line(format!(" {line}").as_bytes()).unwrap();
+        assert_eq!(format!("{short:?}"), format!("{long:?}"), "{line}");
+    }
 }

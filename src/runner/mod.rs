@@ -16,11 +16,13 @@ use crate::turn::{ResumedCall, RunModelContext, RunModelOutcome};
 pub use crate::turn::{SegmentEvent, SegmentReply, ToolCallEnd};
 pub use claude::{
     CUSTOM_TOOL_SERVER_NAME_DEFAULT, ClaudeAgentOptions, ClaudeAgentRunner,
-    ClaudeAgentRunnerBuilder, CliEnvironment, PermissionMode, TESTED_CLI_VERSIONS,
+    ClaudeAgentRunnerBuilder, CliEnvironment, CliVersionPolicy, Effort, McpServer, PermissionMode,
+    SettingSource, SubAgent, TESTED_CLI_VERSIONS,
 };
 pub use history::History;
 pub use hook::{
-    PRE_TOOL_USE_HOOK_DEADLINE_DEFAULT, PreToolUse, PreToolUseDecision, PreToolUseHook, SubAgent,
+    CallingSubAgent, PRE_TOOL_USE_HOOK_DEADLINE_DEFAULT, PreToolUse, PreToolUseDecision,
+    PreToolUseHook,
 };
 pub use link::{LinkError, LivePiece, SegmentLink, SegmentUpdate};
 

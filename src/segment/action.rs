@@ -45,8 +45,9 @@ pub enum Action {
         /// The text.
         text: String,
     },
-    /// The CLI said its version.
-    CliVersion(String),
+    /// The CLI is ready; its version, unless it is too old to say it. Comes before anything that a
+    /// call needs.
+    CliVersion(Option<String>),
     /// Close the CLI's input: its turn is over.
     CloseInput,
 }
@@ -60,7 +61,7 @@ pub struct HookQuestion {
     /// The policy name of its tool.
     pub tool_name: String,
     /// The sub-agent that makes the call, if it is one.
-    pub sub_agent: Option<SubAgent>,
+    pub sub_agent: Option<CallingSubAgent>,
     /// The input as the model wrote it: a JSON object, verbatim.
     pub input: Box<RawValue>,
 }
@@ -68,7 +69,7 @@ pub struct HookQuestion {
 /// A sub-agent of the main conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct SubAgent {
+pub struct CallingSubAgent {
     /// The CLI's name for it.
     pub id: String,
     /// Which kind it is, if the CLI says so.

@@ -38,7 +38,9 @@ use gate::ToolCallGate;
 use native::{Native, ResultMove};
 use transcript::Transcript;
 
-pub use action::{Action, HookQuestion, HooksAnswer, McpPermit, ProcessEnd, SegmentEnd, SubAgent};
+pub use action::{
+    Action, CallingSubAgent, HookQuestion, HooksAnswer, McpPermit, ProcessEnd, SegmentEnd,
+};
 pub use plan::{SegmentPlan, SegmentStart};
 pub use prompt::{Conversation, read_conversation};
 pub use resumable::{ResumableTranscript, materialise};
@@ -88,8 +90,7 @@ impl Segment {
             servers: vec![ToolServerDeclaration {
                 name: plan.server_name.clone(),
             }],
-            system_prompt: plan.system_prompt.clone(),
-            append_system_prompt: plan.append_system_prompt.clone(),
+            setup: plan.setup.clone(),
         }]);
         let native = match &plan.start {
             SegmentStart::Turn { prompt } => {
@@ -267,11 +268,16 @@ impl Segment {
     }
 
     fn on_reply(&mut self, reply: ControlReply) {
-        if reply.request_id == INITIALIZE_REQUEST
-            && let Some(error) = reply.error
-        {
-            self.end(Err(contract(format!("the CLI refused to start: {error}"))));
+        if reply.request_id != INITIALIZE_REQUEST {
+            return;
         }
+        if let Some(error) = reply.error {
+            self.end(Err(contract(format!("the CLI refused to start: {error}"))));
+            return;
+        }
+        // Before anything else: a resumed call starts ahead of `system/init` (0.7).
+        self.actions
+            .push_back(Action::CliVersion(reply.claude_code_version));
     }
 
     fn on_cancel(&mut self, request_id: String) {
@@ -290,9 +296,6 @@ impl Segment {
             return;
         }
         self.transcript.name_session(&init.session_id);
-        if let Some(version) = init.claude_code_version {
-            self.actions.push_back(Action::CliVersion(version));
-        }
     }
 
     fn on_assistant(&mut self, frame: &AssistantFrame) {
@@ -393,9 +396,12 @@ impl Segment {
             model_calls: self.transcript.model_calls(),
             ..usage::of_result(result)
         };
-        let messages = self
+        let mut messages = self
             .transcript
             .take_messages(session, deferred.as_ref().map(|it| &it.tool_call_id))?;
+        if let Some(output) = &result.structured_output {
+            transcript::answer_with(&mut messages, output.get());
+        }
         let outcome = match deferred {
             None => RunModelOutcome::TurnCompleted { messages, usage },
             Some(call) => RunModelOutcome::ToolCallsRequested {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ids::{ClaudeSessionId, ToolCallId};
 use crate::policy::{ToolPolicies, ToolPolicy};
+use crate::protocol::AgentSetup;
 use crate::turn::ResumedCall;
 
 /// What one segment starts from. Created by the runner.
@@ -25,10 +26,8 @@ pub struct SegmentPlan {
     /// True when the application has hooks: each new call is asked about by
     /// [`Action::AskHooks`](super::Action::AskHooks) before it is decided.
     pub asks_hooks: bool,
-    /// Replaces the CLI's own system prompt.
-    pub system_prompt: Option<String>,
-    /// Is added to the CLI's own system prompt.
-    pub append_system_prompt: Option<String>,
+    /// What the CLI is told of the options.
+    pub setup: AgentSetup,
     /// The Claude session that goes on; `None` starts one.
     pub resume: Option<ClaudeSessionId>,
     /// The calls that have a result in the transcript: their ids are used up (L25).

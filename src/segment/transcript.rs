@@ -197,6 +197,14 @@ impl Transcript {
     }
 }
 
+/// Makes the structured output the text of the model's last message: the reply itself is a call.
+pub(super) fn answer_with(messages: &mut [NewMessage], output: &str) {
+    let mut replies = messages.iter_mut().rev();
+    if let Some(reply) = replies.find(|it| it.role == MessageRole::Assistant) {
+        output.clone_into(&mut reply.text);
+    }
+}
+
 fn file_stem(path: &str) -> &str {
     let name = path.rsplit('/').next().unwrap_or(path);
     name.strip_suffix(".jsonl").unwrap_or(name)

@@ -1,7 +1,7 @@
 //! Runs the [fake CLI](crate::testing::fake_cli) in the process, behind the port that the real one
 //! has: no thread, no sleep, no file.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ struct Shared {
     seed: u32,
     next_faults: Vec<Vec<Fault>>,
     mirror_lag: MirrorLag,
-    readable_files: std::collections::BTreeMap<String, String>,
+    readable_files: BTreeMap<String, String>,
     gates: BTreeSet<String>,
     runs: Vec<Run>,
     effects: Vec<Effect>,
@@ -106,7 +106,14 @@ impl Default for FakeCliLauncher {
 #[async_trait]
 impl CliLauncher for FakeCliLauncher {
     async fn launch(&self, spec: LaunchSpec) -> Result<Box<dyn CliProcess>, CliError> {
-        let mut config = FakeCliConfig::new(spec.arguments.clone());
+        let mut arguments = spec.arguments.clone();
+        let mut files = BTreeMap::new();
+        for file in &spec.files {
+            let path = format!("/fake/{}", file.name());
+            arguments.push(file.argument(&path));
+            files.insert(path, file.contents.clone());
+        }
+        let mut config = FakeCliConfig::new(arguments);
         config.environment.clone_from(&spec.environment);
         config.working_directory = spec.working_directory.to_string_lossy().into_owned();
         config.transcript = spec.transcript.as_ref().map(|it| {
@@ -116,6 +123,7 @@ impl CliLauncher for FakeCliLauncher {
                 .collect()
         });
         config.mcp_config_files = read_files(mcp_config_paths(&config.arguments));
+        config.mcp_config_files.extend(files);
         let mut shared = lock(&self.shared);
         let index = shared.runs.len();
         config.seed = shared

@@ -5,6 +5,7 @@
 //! <work root>/run-<pid>-<start time>-<boot id, short>-<counter>/   of the worker, mode 0700
 //!     lock                                    locked as long as the worker lives
 //!     process                                 the CLI process, for the sweep
+//!     <option>.json                           a file of the launch, mode 0600
 //!     config/projects/<key>/<claude session>.jsonl
 //!     tmp/
 //! ```
@@ -97,6 +98,13 @@ impl RunDirectory {
             file.write_all(b"\n")?;
         }
         file.flush()
+    }
+
+    /// Writes a file that only this user can read, and returns its path.
+    pub(super) fn write_file(&self, name: &str, contents: &str) -> io::Result<PathBuf> {
+        let path = std::path::absolute(self.path.join(name))?;
+        private_file(&path)?.write_all(contents.as_bytes())?;
+        Ok(path)
     }
 
     /// Notes which process works here, so that the sweep of a later worker can end it.

@@ -4,6 +4,7 @@
 //! the module `testing`. The port moves lines; what they mean is layer 2's and layer 3's business.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -44,8 +45,8 @@ pub use sweep::sweep_leftovers;
 /// What one CLI process is started with, as data.
 ///
 /// The launcher adds what belongs to the machine it runs on: the program, a config directory that
-/// holds [`LaunchSpec::transcript`], and a temporary directory.
-#[derive(Debug, Clone)]
+/// holds [`LaunchSpec::transcript`], the files of [`LaunchSpec::files`], and a temporary directory.
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct LaunchSpec {
     /// Arguments after the program name. Never a secret (G10).
@@ -56,6 +57,8 @@ pub struct LaunchSpec {
     pub working_directory: PathBuf,
     /// The transcript to resume from; `None` starts a new Claude session.
     pub transcript: Option<ResumedTranscript>,
+    /// Files that the CLI is to read; here is the place for secrets (G10).
+    pub files: Vec<LaunchFile>,
 }
 
 impl LaunchSpec {
@@ -71,7 +74,69 @@ impl LaunchSpec {
             environment,
             working_directory,
             transcript: None,
+            files: Vec::new(),
         }
+    }
+}
+
+impl fmt::Debug for LaunchSpec {
+    /// Shows the names of the variables only: values may be keys (G10).
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            arguments,
+            environment,
+            working_directory,
+            transcript,
+            files,
+        } = self;
+        f.debug_struct("LaunchSpec")
+            .field("arguments", arguments)
+            .field("environment", &environment.keys())
+            .field("working_directory", working_directory)
+            .field("transcript", transcript)
+            .field("files", files)
+            .finish()
+    }
+}
+
+/// A file that one CLI process is started with. The launcher writes it with mode 0600 into the
+/// directory of the process, and adds `<option>=<path>` to the arguments.
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LaunchFile {
+    /// The option that names the file, such as `--mcp-config`; each only once.
+    pub option: &'static str,
+    /// What is in it.
+    pub contents: String,
+}
+
+impl LaunchFile {
+    /// Describes a file for an option.
+    #[must_use]
+    pub const fn new(option: &'static str, contents: String) -> Self {
+        Self { option, contents }
+    }
+
+    /// Returns the file's name: that of the option.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("{}.json", self.option.trim_start_matches('-'))
+    }
+
+    /// Returns the argument that names the file.
+    #[must_use]
+    pub fn argument(&self, path: &str) -> String {
+        format!("{}={path}", self.option)
+    }
+}
+
+impl fmt::Debug for LaunchFile {
+    /// Shows the length only: it may hold keys (G10).
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LaunchFile")
+            .field("option", &self.option)
+            .field("bytes", &self.contents.len())
+            .finish()
     }
 }
 
@@ -98,7 +163,7 @@ impl ResumedTranscript {
 
 /// Starts CLI processes.
 #[async_trait]
-pub trait CliLauncher: Send + Sync + std::fmt::Debug {
+pub trait CliLauncher: Send + Sync + fmt::Debug {
     /// Starts one process. When it returns `Ok`, the process runs and is ended, with its process
     /// group, at the latest when the returned value is dropped or this process dies (G14).
     ///
@@ -129,7 +194,7 @@ pub trait CliLauncher: Send + Sync + std::fmt::Debug {
 /// Dropping it ends the process: SIGTERM first, because only then does the CLI end its Bash tools,
 /// SIGKILL after a grace time (spec/cli-protocol.md 0.5).
 #[async_trait]
-pub trait CliProcess: Send + std::fmt::Debug {
+pub trait CliProcess: Send + fmt::Debug {
     /// Returns the process id, where there is one.
     fn process_id(&self) -> Option<u32>;
 

@@ -114,8 +114,18 @@ impl SubprocessLauncher {
                 .map_err(io("write the transcript for the CLI"))?;
         }
         let mut command = Command::new(program);
+        command.args(spec.arguments);
+        for file in &spec.files {
+            let path = directory
+                .write_file(&file.name(), &file.contents)
+                .map_err(io("write a file for the CLI"))?;
+            // A work root that is no text cannot stand in an argument of ours.
+            let path = path.to_str().ok_or(CliError::InvalidLaunch {
+                reason: "the path of the work root is not UTF-8",
+            })?;
+            command.arg(file.argument(path));
+        }
         command
-            .args(spec.arguments)
             .env_clear()
             .envs(spec.environment)
             .env("CLAUDE_CONFIG_DIR", directory.config())

@@ -5,6 +5,7 @@
     reason = "a list of scenarios says which one it is at"
 )]
 
+mod canary;
 mod crash;
 mod crash_points;
 mod engine;

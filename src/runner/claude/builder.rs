@@ -21,7 +21,7 @@ const FULL_NAME_BYTES_MAX: usize = 64;
 
 /// The tools of Claude Code 2.1.316 and 2.1.332, with names that older versions used. Policies and
 /// records name custom tools bare, so a custom tool may not share a name with one of them (E04).
-const CLAUDE_CODE_TOOLS: [&str; 44] = [
+pub(super) const CLAUDE_CODE_TOOLS: [&str; 44] = [
     "Agent",
     "AskUserQuestion",
     "Bash",
@@ -140,15 +140,9 @@ impl ClaudeAgentRunnerBuilder {
     ///
     /// # Errors
     /// [`DefinitionError::ToolServerName`], [`DefinitionError::ToolName`],
-    /// [`DefinitionError::DuplicateTool`]; [`DefinitionError::Option`] without a launcher or with
-    /// options that make no sense.
+    /// [`DefinitionError::DuplicateTool`]; [`DefinitionError::Option`] without a launcher;
+    /// [`DefinitionError::Options`] with options that are refused.
     pub fn build(self) -> Result<ClaudeAgentRunner, DefinitionError> {
-        if let OptionsSource::Fixed(options) = &self.options {
-            options.check().map_err(|reason| DefinitionError::Option {
-                option: "options",
-                reason,
-            })?;
-        }
         check_name(&self.server_name).map_err(|reason| DefinitionError::ToolServerName {
             name: self.server_name.clone(),
             reason,
@@ -170,14 +164,27 @@ impl ClaudeAgentRunnerBuilder {
             option: "launcher",
             reason: "is not set",
         })?;
-        Ok(ClaudeAgentRunner {
+        let runner = ClaudeAgentRunner {
             options: self.options,
+            custom_policies: tools
+                .values()
+                .map(|tool| {
+                    let policy = self.policies.policy_for(tool.name(), tool.annotations());
+                    (tool.name().to_owned(), policy)
+                })
+                .collect(),
             tools,
             server_name: self.server_name,
             policies: self.policies,
             hooks: self.hooks,
             launcher,
-        })
+        };
+        if let OptionsSource::Fixed(options) = &runner.options {
+            options
+                .check(runner.agent_tools())
+                .map_err(|source| DefinitionError::Options { source })?;
+        }
+        Ok(runner)
     }
 }
 
@@ -198,7 +205,7 @@ fn check_tool(server: &str, name: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-fn check_name(name: &str) -> Result<(), &'static str> {
+pub(super) fn check_name(name: &str) -> Result<(), &'static str> {
     let is_allowed = |it: char| it.is_ascii_alphanumeric() || matches!(it, '_' | '-');
     if name.is_empty() {
         return Err("is empty");

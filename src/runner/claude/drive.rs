@@ -5,10 +5,10 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use super::TESTED_CLI_VERSIONS;
 use super::hooks::HookRuns;
 use super::mcp::{McpReply, ToolServer};
 use super::redaction::Redaction;
+use super::{CliVersionPolicy, TESTED_CLI_VERSIONS};
 use crate::failure::{AttemptFailure, FailureClass};
 use crate::ids::ToolCallId;
 use crate::protocol::decode_line;
@@ -44,6 +44,7 @@ struct Driver {
     hooks: HookRuns,
     link: SegmentLink,
     redaction: Redaction,
+    versions: CliVersionPolicy,
     // Events for the session, one at a time and in order.
     events: VecDeque<SegmentEvent>,
     delivery: Option<Delivery>,
@@ -57,6 +58,7 @@ pub(super) async fn drive(
     server: ToolServer,
     hooks: HookRuns,
     link: SegmentLink,
+    versions: CliVersionPolicy,
 ) -> Result<RunModelOutcome, AttemptFailure> {
     let redaction = Redaction::of(&spec.environment);
     let process = launcher
@@ -70,6 +72,7 @@ pub(super) async fn drive(
         hooks,
         link,
         redaction,
+        versions,
         events: VecDeque::new(),
         delivery: None,
     };
@@ -138,7 +141,7 @@ impl Driver {
                     Err(error) => return Err(failure_of(&error)),
                 }
             } else if let Some(action) = self.segment.poll_action() {
-                self.act(action);
+                self.act(action)?;
             } else {
                 break;
             }
@@ -155,7 +158,7 @@ impl Driver {
         Ok(())
     }
 
-    fn act(&mut self, action: Action) {
+    fn act(&mut self, action: Action) -> Result<(), AttemptFailure> {
         match action {
             Action::ServeMcp {
                 request_id,
@@ -167,12 +170,29 @@ impl Driver {
             Action::CancelHooks { tool_call_id } => self.hooks.cancel(&tool_call_id),
             Action::Deliver(event) => self.events.push_back(event),
             Action::Live { kind, text } => self.link.live(kind, text),
-            Action::CliVersion(version) => {
-                if !TESTED_CLI_VERSIONS.contains(&version.as_str()) {
-                    tracing::warn!(%version, tested = ?TESTED_CLI_VERSIONS, "this version of the Claude Code CLI is not tested");
-                }
-            }
+            Action::CliVersion(version) => self.on_version(version.as_deref())?,
             Action::CloseInput => self.process.close_input(),
+        }
+        Ok(())
+    }
+
+    fn on_version(&self, version: Option<&str>) -> Result<(), AttemptFailure> {
+        let version = version.unwrap_or("unknown");
+        if TESTED_CLI_VERSIONS.contains(&version) {
+            return Ok(());
+        }
+        match self.versions {
+            CliVersionPolicy::Warn => {
+                tracing::warn!(%version, tested = ?TESTED_CLI_VERSIONS, "this version of the Claude Code CLI is not tested");
+                Ok(())
+            }
+            CliVersionPolicy::Refuse => Err(AttemptFailure::new(
+                FailureClass::CliVersion,
+                format!(
+                    "the Claude Code CLI has version {version}; tested are {}",
+                    TESTED_CLI_VERSIONS.join(", ")
+                ),
+            )),
         }
     }
 

@@ -1,4 +1,21 @@
 //! [`CliEnvironment`]: the variables of the CLI, one by one, never a copy of the worker's (G10).
+//!
+//! # Credentials
+//!
+//! | credential | how it reaches the CLI |
+//! | --- | --- |
+//! | API key, or a provider's variables | set or inherited by name; wins over a stored login |
+//! | a long-lived token | `CLAUDE_CODE_OAUTH_TOKEN`, the same way |
+//! | a key that a command gives | the option `api_key_helper`; those in settings files are not read |
+//! | the login that `claude` stored | `.credentials.json`, found as below |
+//!
+//! Each process has a `CLAUDE_CONFIG_DIR` of its own, from the first segment on. The CLI looks for
+//! `.credentials.json` in `CLAUDE_SECURESTORAGE_CONFIG_DIR`; when that is set and empty, in
+//! `$HOME/.claude`; and only when it is not set at all, in `CLAUDE_CONFIG_DIR`. So it is always set
+//! here (A16, A17), and `HOME` must be inherited for a login at the default place. Nothing else of
+//! the login is needed, and a stored login without a refresh token is used as it is. The CLI writes
+//! a refreshed token where it found the old one. Measured on CLI 2.1.316 and 2.1.332; the test
+//! `a_stored_login_is_found_from_every_segment` keeps it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,7 +45,7 @@ const OWNED: [(&str, &str); 4] = [
 
 /// What would break the conversation with the CLI, or hide its transcript, or belongs to the
 /// launcher.
-const REMOVED: [&str; 11] = [
+const REMOVED: [&str; 21] = [
     // Writes debug text between the frames (spec/cli-protocol.md 1).
     "ANTHROPIC_LOG",
     // A CLI that believes it runs inside another one writes no transcript.
@@ -36,10 +53,22 @@ const REMOVED: [&str; 11] = [
     "CLAUDE_CODE_CHILD_SESSION",
     "CLAUDE_CODE_SESSION_ID",
     "CLAUDE_CODE_SDK_READS_SESSION_STATE",
-    // Changes what a resume does (spec/cli-protocol.md 17).
-    "CLAUDE_CODE_RESUME_INTERRUPTED_TURN",
+    // Nothing is mirrored then (measured on CLI 2.1.316 and 2.1.332).
+    "CLAUDE_CODE_SKIP_PROMPT_HISTORY",
+    "CLAUDE_CODE_TRANSCRIPT_SLIM_TOOL_RESULTS",
+    // Names of the CLI's own: a deferred call would not go on, hooks would not be asked, or calls
+    // would run unasked.
+    "CLAUDE_CODE_DISABLE_DEFERRED_TOOL_RESUME",
+    "CLAUDE_CODE_DISABLE_HOOK_FORWARDING",
+    "CLAUDE_CODE_SIMPLE",
+    "CLAUDE_CODE_SAFE_MODE",
+    "CLAUDE_CODE_ENABLE_AUTO_MODE",
+    "CLAUDE_CODE_EVEN_MORE_DANGEROUSLY_SKIP_PERMISSIONS",
+    "CLAUDE_BG_SESSION_PERMISSION_RULES",
     // Loads code into the CLI.
     "NODE_OPTIONS",
+    "BUN_OPTIONS",
+    "BUN_INSPECT",
     // The launcher gives each process its own.
     "CLAUDE_CONFIG_DIR",
     "TMPDIR",
@@ -47,6 +76,9 @@ const REMOVED: [&str; 11] = [
     // Would let permission modes start that run calls unasked.
     "IS_SANDBOX",
 ];
+
+/// Every variable that begins so changes what a resume does (spec/cli-protocol.md 17).
+const REMOVED_PREFIX: &str = "CLAUDE_CODE_RESUME_";
 
 const CONFIG_DIRECTORY: &str = "CLAUDE_CONFIG_DIR";
 const LOGIN_DIRECTORY: &str = "CLAUDE_SECURESTORAGE_CONFIG_DIR";
@@ -84,6 +116,12 @@ impl CliEnvironment {
         self
     }
 
+    /// Returns what was set, by name.
+    pub(super) fn variables(&self) -> impl Iterator<Item = (&str, &str)> {
+        let variables = self.variables.iter();
+        variables.map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
     /// Returns the environment of the CLI process: what is set, without what would break it, and
     /// with what this crate owns.
     ///
@@ -96,9 +134,9 @@ impl CliEnvironment {
         variables
             .entry(LOGIN_DIRECTORY.to_owned())
             .or_insert_with(|| config.unwrap_or_default());
-        for name in REMOVED {
-            variables.remove(name);
-        }
+        variables.retain(|name, _| {
+            !REMOVED.contains(&name.as_str()) && !name.starts_with(REMOVED_PREFIX)
+        });
         for (name, value) in OWNED {
             variables.insert(name.to_owned(), value.to_owned());
         }

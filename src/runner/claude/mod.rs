@@ -16,18 +16,23 @@ use async_trait::async_trait;
 
 use super::{AgentFrameworkRunner, RunModelRequest, SegmentLink, ToolCallEnd, ToolCallRequest};
 use crate::failure::{AttemptFailure, FailureClass};
-use crate::policy::ToolPolicies;
-use crate::protocol::Launch;
+use crate::policy::{ToolPolicies, ToolPolicy};
+use crate::protocol::{AgentSetup, Launch, mcp_config};
 use crate::segment::{
     Conversation, Segment, SegmentPlan, SegmentStart, materialise, read_conversation,
 };
 use crate::tool::{CustomTool, DeferredToolExecution, ToolContext, ToolEnd, run_guarded};
-use crate::transport::{CliLauncher, LaunchSpec, ResumedTranscript};
+use crate::transport::{CliLauncher, LaunchFile, LaunchSpec, ResumedTranscript};
 use crate::turn::{RunModelContext, RunModelOutcome};
 
 pub use builder::{CUSTOM_TOOL_SERVER_NAME_DEFAULT, ClaudeAgentRunnerBuilder};
 pub use environment::CliEnvironment;
-pub use options::{ClaudeAgentOptions, PermissionMode};
+pub use options::{
+    ClaudeAgentOptions, CliVersionPolicy, Effort, McpServer, PermissionMode, SettingSource,
+    SubAgent,
+};
+
+use options::AgentTools;
 
 use hooks::{HookRuns, Hooks};
 use mcp::{ServedTools, ToolServer};
@@ -42,6 +47,7 @@ pub const TESTED_CLI_VERSIONS: [&str; 2] = ["2.1.316", "2.1.332"];
 pub struct ClaudeAgentRunner {
     options: OptionsSource,
     tools: BTreeMap<String, CustomTool>,
+    custom_policies: BTreeMap<String, ToolPolicy>,
     server_name: String,
     policies: ToolPolicies,
     hooks: Hooks,
@@ -81,8 +87,22 @@ impl ClaudeAgentRunner {
             OptionsSource::Fixed(options) => options.as_ref().clone(),
             OptionsSource::PerAttempt(options) => options(context)?,
         };
-        options.check().map_err(options_failure)?;
+        options
+            .check(self.agent_tools())
+            .map_err(|error| AttemptFailure::new(FailureClass::Options, error.to_string()))?;
+        let is_unknown = |it: &&String| !builder::CLAUDE_CODE_TOOLS.contains(&it.as_str());
+        for tool in options.tools.iter().filter(is_unknown) {
+            tracing::warn!(%tool, "the tested versions of the Claude Code CLI have no such tool");
+        }
         Ok(options)
+    }
+
+    const fn agent_tools(&self) -> AgentTools<'_> {
+        AgentTools {
+            server_name: self.server_name.as_str(),
+            custom: &self.custom_policies,
+            policies: &self.policies,
+        }
     }
 
     fn plan(
@@ -101,25 +121,22 @@ impl ClaudeAgentRunner {
                 prompt: conversation.unread,
             },
         };
-        let custom_tools = self
-            .tools
-            .values()
-            .map(|tool| {
-                let policy = self.policies.policy_for(tool.name(), tool.annotations());
-                (tool.name().to_owned(), policy)
-            })
-            .collect();
         let resumed = conversation
             .claude_session
             .clone()
             .map(|session| ResumedTranscript::new(session, transcript.entries));
         let plan = SegmentPlan {
             server_name: self.server_name.clone(),
-            custom_tools,
+            custom_tools: self.custom_policies.clone(),
             policies: self.policies.clone(),
             asks_hooks: !self.hooks.hooks.is_empty(),
-            system_prompt: options.system_prompt.clone(),
-            append_system_prompt: options.append_system_prompt.clone(),
+            setup: AgentSetup {
+                system_prompt: options.system_prompt.clone(),
+                append_system_prompt: options.append_system_prompt.clone(),
+                json_schema: options.json_schema.clone(),
+                agents: options.agents.clone(),
+                title: options.title.clone(),
+            },
             resume: conversation.claude_session,
             answered: transcript.answered,
             start,
@@ -134,11 +151,20 @@ impl ClaudeAgentRunner {
     ) -> LaunchSpec {
         let arguments = Launch {
             model: options.model.clone(),
+            fallback_model: options.fallback_model.clone(),
             tools: options.tools.clone(),
+            allowed_tools: options.allowed_tools.clone(),
+            disallowed_tools: options.disallowed_tools.clone(),
+            additional_directories: (options.additional_directories.iter())
+                .map(|it| it.to_string_lossy().into_owned())
+                .collect(),
             permission_mode: options.permission_mode,
+            setting_sources: options.setting_sources.clone(),
             max_turns: options.max_turns,
             max_budget_usd: options.max_budget_usd,
-            servers: vec![self.server_name.clone()],
+            max_thinking_tokens: options.max_thinking_tokens,
+            effort: options.effort,
+            extra_arguments: options.extra_arguments.clone().into_iter().collect(),
             resume: transcript.as_ref().map(|it| it.claude_session.clone()),
         }
         .arguments();
@@ -148,12 +174,15 @@ impl ClaudeAgentRunner {
             options.working_directory.clone(),
         );
         spec.transcript = transcript;
+        let servers = mcp_config(&self.server_name, &options.mcp_servers);
+        spec.files.push(LaunchFile::new("--mcp-config", servers));
+        if let Some(command) = &options.api_key_helper {
+            let settings = serde_json::json!({ "apiKeyHelper": command });
+            let file = LaunchFile::new("--settings", settings.to_string());
+            spec.files.push(file);
+        }
         spec
     }
-}
-
-fn options_failure(reason: &'static str) -> AttemptFailure {
-    AttemptFailure::new(FailureClass::Options, reason)
 }
 
 #[async_trait]
@@ -191,7 +220,17 @@ impl AgentFrameworkRunner for ClaudeAgentRunner {
             turn_id: request.context.turn_id,
         });
         let hooks = HookRuns::new(self.hooks.clone(), request.context);
-        drive::drive(self.launcher.as_ref(), spec, segment, server, hooks, link).await
+        let versions = options.cli_version_policy;
+        drive::drive(
+            self.launcher.as_ref(),
+            spec,
+            segment,
+            server,
+            hooks,
+            link,
+            versions,
+        )
+        .await
     }
 
     async fn call_tool(&self, call: ToolCallRequest) -> ToolCallEnd {

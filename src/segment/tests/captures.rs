@@ -59,11 +59,11 @@ fn a_plain_turn_is_one_message_with_every_entry() {
         [
             "serve initialize Protocol",
             "mcp reply",
+            "version 2.1.316",
             "serve notifications/initialized Protocol",
             "mcp reply",
             "serve tools/list Protocol",
             "mcp reply",
-            "version 2.1.316",
             "live Text Hello ther",
             "live Text e, friend.",
             "close input",
@@ -183,8 +183,8 @@ fn a_recorded_call_is_replayed_once() {
     assert_eq!(
         without_live(log),
         [
-            r#"hook "allow" {"amount":5,"orderId":"7"}"#,
             "version 2.1.316",
+            r#"hook "allow" {"amount":5,"orderId":"7"}"#,
             "close input"
         ]
     );
@@ -219,9 +219,9 @@ fn a_rejected_tool_of_the_cli_is_refused_without_a_prefix() {
     assert_eq!(
         without_live(stepper.take()),
         [
+            "version 2.1.316",
             r#"hook "ask""#,
             r#"question {"behavior":"deny","message":"The user rejected this call: too risky"}"#,
-            "version 2.1.316",
             "close input"
         ]
     );
@@ -254,10 +254,10 @@ fn an_approved_tool_of_the_cli_runs_after_its_start_mark() {
     assert_eq!(
         without_live(stepper.take()),
         [
+            "version 2.1.316".to_owned(),
             format!("starting {CALL}"),
             r#"hook "allow" {"command":"x"}"#.to_owned(),
             format!(r#"finished {CALL} Succeeded {{ output: "APPROVED" }}"#),
-            "version 2.1.316".to_owned(),
             "close input".to_owned(),
         ]
     );

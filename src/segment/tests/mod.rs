@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::policy::{Approval, ToolEffect, ToolPolicies, ToolPolicy};
-use crate::protocol::decode_line;
+use crate::protocol::{AgentSetup, decode_line};
 use crate::record::{FrameworkItem, ItemContent, TranscriptEntry};
 use crate::turn::{CallPlace, NewMessage, ResumedCall, ResumedFate};
 
@@ -203,7 +203,9 @@ impl Stepper {
                 } => format!("inline end {tool_call_id} {status:?}"),
             },
             Action::Live { kind, text } => format!("live {kind:?} {text}"),
-            Action::CliVersion(version) => format!("version {version}"),
+            Action::CliVersion(version) => {
+                format!("version {}", version.as_deref().unwrap_or("unknown"))
+            }
             Action::CloseInput => "close input".to_owned(),
         });
     }
@@ -276,8 +278,7 @@ pub(super) fn plan(start: SegmentStart) -> SegmentPlan {
                     .with_approval(Approval::NotRequired),
             ),
         asks_hooks: false,
-        system_prompt: None,
-        append_system_prompt: None,
+        setup: AgentSetup::default(),
         resume: None,
         answered: BTreeSet::new(),
         start,

@@ -152,6 +152,7 @@ fn a_failure_that_would_repeat_itself_ends_the_turn_at_once() {
         (FailureClass::Options, false),
         (FailureClass::CliUnavailable, false),
         (FailureClass::CliTooOld, false),
+        (FailureClass::CliVersion, false),
         (FailureClass::CliFailed, true),
         (FailureClass::CliContract, true),
         (FailureClass::Authentication, false),

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
 use super::failure::{Fault, failed};
@@ -45,6 +46,9 @@ pub(super) fn open(path: &Path, busy_wait: Duration) -> Result<Connection, Store
         let connection = Connection::open_with_flags(path, flags)?;
         connection.busy_timeout(busy_wait)?;
         connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+        // Otherwise a statement that could use another plan for other values is compiled again
+        // whenever its values are bound.
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
         // A commit that returned survives the machine: the log is synced at each one.
         connection.pragma_update(None, "synchronous", "FULL")?;
         connection.pragma_update(None, "journal_size_limit", LOG_BYTES_KEPT)?;

@@ -25,7 +25,7 @@ pub(super) struct Arguments {
     pub(super) violations: Vec<String>,
 }
 
-const FLAGS: [&str; 10] = [
+const FLAGS: [&str; 14] = [
     "verbose",
     "session-mirror",
     "include-partial-messages",
@@ -36,9 +36,13 @@ const FLAGS: [&str; 10] = [
     "fork-session",
     "print",
     "debug",
+    "disable-slash-commands",
+    "exclude-dynamic-system-prompt-sections",
+    "no-chrome",
+    "restricted",
 ];
 
-const VALUED: [&str; 28] = [
+const VALUED: [&str; 35] = [
     "output-format",
     "input-format",
     "model",
@@ -67,6 +71,13 @@ const VALUED: [&str; 28] = [
     "plugin-dir",
     "system-prompt",
     "append-system-prompt",
+    "append-subagent-system-prompt",
+    "autocompact",
+    "system-prompt-snapshot",
+    "task-budget",
+    "thinking",
+    "thinking-display",
+    "workload",
 ];
 
 impl Arguments {

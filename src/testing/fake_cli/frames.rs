@@ -138,13 +138,13 @@ pub(super) fn full_usage(calls: u64) -> Value {
     })
 }
 
-pub(super) fn initialize_response(permission_mode: &str) -> Value {
+pub(super) fn initialize_response(permission_mode: &str, version: &str) -> Value {
     json!({
         "commands": [], "agents": [], "output_style": "default",
         "available_output_styles": ["default"], "user_output_styles_dir": "",
         "models": [{"value": "default", "resolvedModel": "claude-opus-5-5", "displayName": "Default"}],
         "account": {"tokenSource": "none", "apiKeySource": "ANTHROPIC_API_KEY", "apiProvider": "firstParty"},
-        "pid": 0, "claude_code_version": VERSION, "current_permission_mode": permission_mode,
+        "pid": 0, "claude_code_version": version, "current_permission_mode": permission_mode,
         "hooks_applied": true, "feedback_mode": {"kind": "disabled"}, "analytics_disabled": true,
         "remote_control_auto_enable": false, "remote_control_auto_connect_default": false,
         "remote_control_available": false, "remote_control_auto_on_by_default": false,

@@ -85,7 +85,9 @@ impl FakeCli {
                     }
                     self.connect_servers(request);
                 }
-                frames::initialize_response(&self.permission_mode())
+                let version = self.config.environment.get("FAKE_CLAUDE_VERSION");
+                let version = version.map_or(frames::VERSION, String::as_str);
+                frames::initialize_response(&self.permission_mode(), version)
             }
             Some("interrupt") => {
                 self.interrupt(&id, request["cancel_queued"] == true);

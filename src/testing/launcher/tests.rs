@@ -22,11 +22,7 @@ fn spec(more: &[&str]) -> LaunchSpec {
         .chain(more)
         .map(|it| (*it).to_owned())
         .collect();
-    LaunchSpec::new(
-        arguments,
-        std::collections::BTreeMap::default(),
-        "/work".into(),
-    )
+    LaunchSpec::new(arguments, BTreeMap::default(), "/work".into())
 }
 
 /// Starts a process and sends initialize and a prompt.

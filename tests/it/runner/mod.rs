@@ -37,6 +37,7 @@ mod faults;
 mod guards;
 mod hooks;
 mod limits;
+mod options;
 mod processes;
 mod refusals;
 mod scenarios;

@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, watch};
 use super::*;
 use crate::ids::{Revision, SessionId, StepId, TurnId};
 use crate::policy::{ToolEffect, ToolPolicies, ToolPolicy};
+use crate::protocol::AgentSetup;
 use crate::runner::SegmentUpdate;
 use crate::runner::claude::hooks::Hooks;
 use crate::runner::claude::mcp::ServedTools;
@@ -58,8 +59,7 @@ impl Flood {
             custom_tools: BTreeMap::new(),
             policies: ToolPolicies::new().with("Read", ToolPolicy::new(ToolEffect::Read)),
             asks_hooks: false,
-            system_prompt: None,
-            append_system_prompt: None,
+            setup: AgentSetup::default(),
             resume: None,
             answered: BTreeSet::new(),
             start: SegmentStart::Turn {
@@ -76,8 +76,10 @@ impl Flood {
         );
         let flood = self.clone();
         let spec = LaunchSpec::new(Vec::new(), BTreeMap::new(), "/".into());
-        let drive =
-            Box::pin(async move { drive(&flood, spec, segment, server, hooks, link).await });
+        let drive = Box::pin(async move {
+            let versions = CliVersionPolicy::Warn;
+            drive(&flood, spec, segment, server, hooks, link, versions).await
+        });
         (drive, updated)
     }
 }

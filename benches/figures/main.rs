@@ -1,0 +1,54 @@
+//! What the crate costs, in numbers, each beside its **raw twin**: the least that any host must do
+//! for the same, measured in the same run, so that a slow or busy machine shows in both.
+//!
+//! `cargo bench --bench figures -- [NAME…]` prints `figure NAME VALUE UNIT`, one a line; without a
+//! name, all of them. `--quick` runs everything once and small: it shows that the figures can be
+//! taken, and its numbers mean nothing.
+//!
+//! | figures | goal |
+//! | --- | --- |
+//! | [`turn`]: CPU of the host per turn | raw + 1.2 ms |
+//! | [`decode`]: lines and bytes of the CLI decoded | at least 400,000 lines/s |
+//! | [`deliver`]: deltas that reach a subscriber | at least 250,000 lines/s |
+//! | [`commit`]: durable commits, alone and 64 at once | at most 1.3 times raw |
+
+mod commit;
+mod decode;
+mod deliver;
+mod report;
+mod turn;
+
+use std::process::ExitCode;
+
+use report::{Effort, Figure, Group};
+
+const GROUPS: [Group; 4] = [turn::GROUP, decode::GROUP, deliver::GROUP, commit::GROUP];
+
+fn main() -> ExitCode {
+    let mut effort = Effort::Full;
+    let mut names = Vec::new();
+    for argument in std::env::args().skip(1) {
+        match argument.as_str() {
+            "--quick" => effort = Effort::Quick,
+            // Cargo passes it to every bench.
+            "--bench" => {}
+            _ => names.push(argument),
+        }
+    }
+    let is_known = |name: &String| GROUPS.iter().any(|it| it.names.contains(&name.as_str()));
+    if let Some(unknown) = names.iter().find(|it| !is_known(it)) {
+        report::complain(unknown, GROUPS.iter().flat_map(|it| it.names));
+        return ExitCode::FAILURE;
+    }
+    for group in GROUPS {
+        let is_wanted = |name: &str| names.is_empty() || names.iter().any(|it| it == name);
+        if group.names.iter().any(|it| is_wanted(it)) {
+            // The whole group, because a figure says little without its twin.
+            let figures = (group.run)(effort);
+            let printed: Vec<&str> = figures.iter().map(|it| it.name).collect();
+            assert_eq!(printed, group.names, "a group takes the figures it names");
+            figures.iter().for_each(Figure::print);
+        }
+    }
+    ExitCode::SUCCESS
+}
