@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::ids::ToolCallId;
 use crate::turn::RunModelContext;
 
-pub use crate::segment::CallingAgent;
+pub use crate::segment::CallingSubAgent;
 
 /// How long one hook may take, unless the application sets another limit: a hook checks and
 /// rewrites, and a person who has to decide is asked by a policy.
@@ -49,7 +49,7 @@ pub struct PreToolUse {
     /// The policy name of the tool (`create_refund`, `Bash`).
     pub tool_name: String,
     /// The sub-agent that makes the call; `None` for the main conversation.
-    pub sub_agent: Option<CallingAgent>,
+    pub sub_agent: Option<CallingSubAgent>,
     /// The input, with the changes of the hooks before: always an object.
     pub input: Value,
 }

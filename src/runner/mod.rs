@@ -21,7 +21,7 @@ pub use claude::{
 };
 pub use history::History;
 pub use hook::{
-    CallingAgent, PRE_TOOL_USE_HOOK_DEADLINE_DEFAULT, PreToolUse, PreToolUseDecision,
+    CallingSubAgent, PRE_TOOL_USE_HOOK_DEADLINE_DEFAULT, PreToolUse, PreToolUseDecision,
     PreToolUseHook,
 };
 pub use link::{LinkError, LivePiece, SegmentLink, SegmentUpdate};

@@ -61,7 +61,7 @@ pub struct HookQuestion {
     /// The policy name of its tool.
     pub tool_name: String,
     /// The sub-agent that makes the call, if it is one.
-    pub sub_agent: Option<CallingAgent>,
+    pub sub_agent: Option<CallingSubAgent>,
     /// The input as the model wrote it: a JSON object, verbatim.
     pub input: Box<RawValue>,
 }
@@ -69,7 +69,7 @@ pub struct HookQuestion {
 /// A sub-agent of the main conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct CallingAgent {
+pub struct CallingSubAgent {
     /// The CLI's name for it.
     pub id: String,
     /// Which kind it is, if the CLI says so.

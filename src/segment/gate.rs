@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::json::same_json;
-use super::{CallingAgent, McpPermit, SegmentPlan};
+use super::{CallingSubAgent, McpPermit, SegmentPlan};
 use crate::ids::ToolCallId;
 use crate::policy::{ToolAnnotations, ToolEffect, ToolPolicy};
 use crate::protocol::{CanUseTool, HookCallback};
@@ -23,7 +23,7 @@ pub(super) struct AskedCall {
     pub(super) id: ToolCallId,
     /// The full name, as the model sees it.
     pub(super) tool_name: String,
-    pub(super) sub_agent: Option<CallingAgent>,
+    pub(super) sub_agent: Option<CallingSubAgent>,
 }
 
 impl AskedCall {
@@ -68,7 +68,7 @@ impl AskedCall {
         let id = id
             .and_then(|it| ToolCallId::new(it).ok())
             .ok_or_else(|| format!("{tool_name} did not run: the call has no valid id"))?;
-        let sub_agent = agent_id.map(|id| CallingAgent { id, agent_type });
+        let sub_agent = agent_id.map(|id| CallingSubAgent { id, agent_type });
         Ok(Self {
             id,
             tool_name,

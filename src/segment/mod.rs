@@ -39,7 +39,7 @@ use native::{Native, ResultMove};
 use transcript::Transcript;
 
 pub use action::{
-    Action, CallingAgent, HookQuestion, HooksAnswer, McpPermit, ProcessEnd, SegmentEnd,
+    Action, CallingSubAgent, HookQuestion, HooksAnswer, McpPermit, ProcessEnd, SegmentEnd,
 };
 pub use plan::{SegmentPlan, SegmentStart};
 pub use prompt::{Conversation, read_conversation};
