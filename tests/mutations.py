@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Plants each mutation of fixtures/mutations.txt, and fails when its named test stays green.
 
-    tests/mutations.py [NAME…]     all of them without a name; about 20 s each, one build a piece
+    tests/mutations.py [NAME…]     all of them without a name: one build each, 10 to 40 s
 
 Works in the checkout and its target directory. A changed file is put back whatever happens; after
 a SIGKILL the tidy test of the list tells which one is left.

@@ -3,6 +3,7 @@
 
 mod guarantees;
 mod layers;
+mod mutations;
 mod named;
 mod rows;
 mod source;
