@@ -126,6 +126,45 @@ async fn a_full_or_busy_store_only_costs_time() {
     }
 }
 
+/// G8: while the store is locked no heartbeat can move, so what a worker saw before does not count
+/// afterwards: a living holder keeps its session.
+#[tokio::test(start_paused = true)]
+async fn a_locked_store_costs_a_living_holder_nothing() {
+    let mut place = Place::new(Scripted::closed());
+    let behind = place.client();
+    let behind_store = Arc::clone(&place.store);
+    let is_locked = Arc::new(AtomicBool::new(false));
+    let locked = Arc::clone(&is_locked);
+    let plan = move |call, _| {
+        let writes = call != StoreCall::Read;
+        (writes && locked.load(Ordering::SeqCst)).then_some(StoreFault::Busy)
+    };
+    place.store = Arc::new(FailingStore::new(Arc::clone(&behind_store), plan));
+    let begin = tokio::time::Instant::now();
+    let _first = place.engine().await;
+    let id = session("s");
+    let text = "call slow:c1";
+    behind.start_session(start("s", text)).await.unwrap();
+    place.runner.waiting(1).await;
+    let _second = place.engine().await;
+    // Beats come every 3 s, looks every 5 s: the last look before the lock comes after the last
+    // beat, and the first one after it before the first beat.
+    for (millis, lock) in [(5_500, true), (39_500, false)] {
+        // sleeps because only (virtual) time passes here
+        tokio::time::sleep_until(begin + Duration::from_millis(millis)).await;
+        is_locked.store(lock, Ordering::SeqCst);
+    }
+    // sleeps because only (virtual) time passes here
+    tokio::time::sleep(place.options.lease_time * 4).await;
+    let lease = behind_store.load(&id).await.unwrap().unwrap().lease;
+    assert_eq!(lease.unwrap().epoch, abide::ids::LeaseEpoch(1));
+    place.runner.open_gate();
+    Log::of(&behind, &id).await.turns_over(1).await;
+    assert_eq!(place.runner.tools(), [("c1".to_owned(), 1)]);
+    let last = texts(&behind, &id).await.pop().unwrap();
+    assert_eq!(last, r#"c1: ran {"for":"c1"}"#);
+}
+
 /// A store that is full for good does not hold up a shutdown beyond its grace time.
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_does_not_wait_for_a_full_store() {
