@@ -24,6 +24,11 @@ use std::fmt;
 ///
 /// Nothing is inherited unless it is named, because the CLI hands its environment on to every
 /// command that the model runs.
+///
+/// Some variables are left out whatever is set here: those that would change how the CLI talks to
+/// the runner, decides about calls or resumes a session, that load plugins, settings or code into
+/// it, or that name a directory which each process gets for itself. `CLAUDE_CONFIG_DIR` only says
+/// where the stored login is.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct CliEnvironment {
     variables: BTreeMap<String, String>,
