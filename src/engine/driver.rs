@@ -12,17 +12,13 @@ use tokio::task::{Id, JoinError, JoinSet};
 
 use super::local::Shared;
 use super::steps::{self, StepContext};
-use crate::ids::{InterruptId, LeaseEpoch, Revision, SessionId, StepId, Timestamp};
+use crate::ids::{EventCursor, InterruptId, LeaseEpoch, Revision, SessionId, StepId, Timestamp};
 use crate::runner::LinkError;
 use crate::session::{self, DueStep, Input, Reply, SessionState};
-use crate::store::{RowKey, RowKind, StoreError};
+use crate::store::{Commit, Patience, RowKey, RowKind, StoreError, StoredSession, read_patiently};
 
 /// A session whose next Step is due later than this is left to the supervisor's scan.
 const NEAR: Duration = Duration::from_secs(10);
-
-/// How long to wait before a commit that the store had no room or time for is tried again: the
-/// first wait and the longest.
-const BUSY_WAIT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
 
 /// How a driver ended.
 #[derive(Debug)]
@@ -112,7 +108,22 @@ impl Driver {
                 () = stop_requested(&mut self.stopping) => {}
             }
         }
-        let end = match self.work().await {
+        let mut stopping = self.stopping.clone();
+        let grace = self.shared.options.shutdown_grace;
+        // Whatever it waits for, a handler or a store: over the grace time recovery covers it.
+        let given_up = async {
+            stop_requested(&mut stopping).await;
+            tokio::time::sleep(grace).await;
+        };
+        let end = tokio::select! {
+            biased;
+            end = self.work() => end,
+            () = given_up => {
+                tracing::warn!(session = %self.session, "the grace time is over; what still runs is left open");
+                Ok(DriverEnd::Stopped)
+            }
+        };
+        let end = match end {
             Ok(end) => end,
             Err(Halt::Fenced) => {
                 tracing::info!(session = %self.session, "another worker owns the session");
@@ -151,19 +162,14 @@ impl Driver {
         self.wind_down(&mut state).await
     }
 
-    /// Lets running Steps end: segments give their attempts back, handlers get the grace time.
+    /// Lets running Steps end: segments give their attempts back, handlers get the grace time, which
+    /// [`Driver::run_after`] bounds.
     async fn wind_down(&mut self, state: &mut Arc<SessionState>) -> Result<DriverEnd, Halt> {
-        let grace = tokio::time::sleep(self.shared.options.shutdown_grace);
-        tokio::pin!(grace);
         while !self.running.is_empty() {
             tokio::select! {
                 biased;
                 Some(message) = self.messages.recv() => self.apply_message(state, message).await?,
                 Some(end) = self.tasks.join_next_with_id() => self.step_ended(end)?,
-                () = &mut grace => {
-                    tracing::warn!(session = %self.session, "a handler is still running; its outcome is left open");
-                    break;
-                }
             }
         }
         Ok(DriverEnd::Stopped)
@@ -266,7 +272,7 @@ impl Driver {
 
     /// Reduces and commits one input; when it returns, `state` is the committed one.
     async fn apply(&self, state: &mut Arc<SessionState>, input: Input) -> Result<Reply, Halt> {
-        let mut wait = BUSY_WAIT.0;
+        let mut patience = Patience::new();
         loop {
             let now = self.shared.options.clock.now();
             let reduction =
@@ -276,7 +282,6 @@ impl Driver {
             }
             let commit = reduction.to_commit().map_err(|error| self.fail(&error))?;
             let expected = *self.revision.borrow();
-            let written = commit.state.clone();
             match self
                 .shared
                 .store
@@ -292,13 +297,15 @@ impl Driver {
                 Err(StoreError::Fenced { .. }) => return Err(Halt::Fenced),
                 Err(error) if error.is_retryable() => {
                     tracing::warn!(session = %self.session, %error, "a commit is tried again");
-                    tokio::time::sleep(wait).await;
-                    wait = (wait * 2).min(BUSY_WAIT.1);
-                    if error.may_have_happened() && self.did_commit(expected, &written).await? {
-                        *state = self.load().await?;
+                    patience.wait().await;
+                    let holds = error.may_have_happened() && {
+                        let commit = reduction.to_commit().map_err(|it| self.fail(&it))?;
+                        self.did_commit(expected, &commit).await?
+                    };
+                    *state = self.load().await?;
+                    if holds {
                         return Ok(reduction.reply);
                     }
-                    *state = self.load().await?;
                 }
                 Err(error) => return Err(self.fail(&error)),
             }
@@ -306,24 +313,39 @@ impl Driver {
     }
 
     /// Reads back whether a commit with an ambiguous end holds.
-    async fn did_commit(&self, expected: Revision, written: &[u8]) -> Result<bool, Halt> {
-        let stored = self
-            .shared
-            .store
-            .load(&self.session)
+    async fn did_commit(&self, expected: Revision, commit: &Commit) -> Result<bool, Halt> {
+        let Some(stored) = self.stored().await? else {
+            return Ok(false);
+        };
+        match stored.revision.0.saturating_sub(expected.0) {
+            0 => Ok(false),
+            1 => Ok(stored.state == commit.state),
+            // A client came after whoever came first: the log tells who that was. What writes no
+            // event is reduced again.
+            _ => {
+                let Some(first) = commit.events.first() else {
+                    return Ok(false);
+                };
+                let before = EventCursor(first.cursor.0.saturating_sub(1));
+                let read = || {
+                    let store = &self.shared.store;
+                    store.read_events(&self.session, before, commit.events.len())
+                };
+                let logged = read_patiently(read).await.map_err(|it| self.fail(&it))?;
+                Ok(logged == commit.events)
+            }
+        }
+    }
+
+    /// A busy store costs time, not the driver: what runs would be lost with it.
+    async fn stored(&self) -> Result<Option<StoredSession>, Halt> {
+        read_patiently(|| self.shared.store.load(&self.session))
             .await
-            .map_err(|it| self.fail(&it))?;
-        Ok(stored.is_some_and(|it| it.revision.0 == expected.0 + 1 && it.state == written))
+            .map_err(|it| self.fail(&it))
     }
 
     async fn load(&self) -> Result<Arc<SessionState>, Halt> {
-        let stored = self
-            .shared
-            .store
-            .load(&self.session)
-            .await
-            .map_err(|it| self.fail(&it))?;
-        let Some(stored) = stored else {
+        let Some(stored) = self.stored().await? else {
             // Deleted while it ran.
             return Err(Halt::Fenced);
         };
@@ -337,10 +359,8 @@ impl Driver {
             kind: RowKind::Message,
             key: message_id.to_owned(),
         };
-        let rows = self
-            .shared
-            .store
-            .read_rows(&self.session, &[key])
+        let keys = [key];
+        let rows = read_patiently(|| self.shared.store.read_rows(&self.session, &keys))
             .await
             .map_err(|it| self.fail(&it))?;
         Ok(rows

@@ -18,7 +18,7 @@ use crate::runner::{
     SegmentReply, SegmentUpdate, ToolCallEnd, ToolCallRequest,
 };
 use crate::session::{AttemptKey, CallState, CallStep, Input, Reply, SessionState};
-use crate::store::{RowKey, RowKind, StoreError};
+use crate::store::{RowKey, RowKind, StoreError, read_patiently};
 use crate::turn::{ResumedCall, ResumedFate, RunModelContext, RunModelOutcome};
 
 /// What a Step's task needs of its driver.
@@ -67,7 +67,7 @@ impl StepContext {
     /// grant was committed (G8). Whoever did reports an end all the same, and the driver learns
     /// from the refused commit that it is fenced.
     async fn check_fence(&self) -> Result<(), &'static str> {
-        match self.shared.store.load(&self.session).await {
+        match read_patiently(|| self.shared.store.load(&self.session)).await {
             Ok(stored) => stored
                 .and_then(|it| it.lease)
                 .filter(|it| it.epoch == self.epoch)
@@ -85,10 +85,7 @@ impl StepContext {
             kind,
             key: key.to_owned(),
         }];
-        let row = self
-            .shared
-            .store
-            .read_rows(&self.session, &keys)
+        let row = read_patiently(|| self.shared.store.read_rows(&self.session, &keys))
             .await?
             .pop()
             .flatten();

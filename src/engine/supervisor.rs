@@ -103,7 +103,11 @@ impl Supervisor {
         loop {
             let page = match self.shared.store.list(&filter, PAGE).await {
                 Ok(page) => page,
-                Err(error) => return tracing::warn!(%error, "failed to look for sessions"),
+                Err(error) => {
+                    // As after a lease that could not be taken.
+                    self.held_by_others.clear();
+                    return tracing::warn!(%error, "failed to look for sessions");
+                }
             };
             filter.after = page.rows.last().map(|it| it.session.clone());
             for row in page.rows {
@@ -140,7 +144,11 @@ impl Supervisor {
             Err(error @ StoreError::TooNew { .. }) => {
                 tracing::debug!(%session, %error, "passed over")
             }
-            Err(error) => tracing::warn!(%session, %error, "failed to look at a session"),
+            Err(error) => {
+                // As after a lease that could not be taken.
+                self.held_by_others.remove(&session);
+                tracing::warn!(%session, %error, "failed to look at a session");
+            }
         }
     }
 
@@ -155,7 +163,12 @@ impl Supervisor {
         let epoch = match self.acquire(&session, replaces).await {
             Ok(Some(epoch)) => epoch,
             Ok(None) => return,
-            Err(error) => return tracing::warn!(%session, %error, "failed to take a lease"),
+            Err(error) => {
+                // A store that takes no lease may have taken no heartbeat either: what was seen
+                // before says nothing about the holder, and the lease time begins anew.
+                self.held_by_others.remove(&session);
+                return tracing::warn!(%session, %error, "failed to take a lease");
+            }
         };
         let wake = Arc::new(Notify::new());
         let driver = Driver::new(

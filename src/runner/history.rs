@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::ids::{ChunkId, SessionId};
 use crate::record::{StoredMessage, decode_chunk};
-use crate::store::{ChunkCodec, ChunkHeader, StateStore, StoreError};
+use crate::store::{ChunkCodec, ChunkHeader, StateStore, StoreError, read_patiently};
 
 /// The stored messages behind a committed head, oldest first. Created by the engine, or from a list
 /// in tests.
@@ -23,7 +23,8 @@ enum Source {
 }
 
 impl History {
-    /// Opens the conversation that ends in `head`.
+    /// Opens the conversation that ends in `head`. A store that is busy is waited for, here and
+    /// later.
     ///
     /// # Errors
     /// As [`StateStore::chunk_chain`].
@@ -33,7 +34,9 @@ impl History {
         head: Option<ChunkId>,
     ) -> Result<Self, StoreError> {
         let chunks = match head {
-            Some(head) => store.chunk_chain(&session, head).await?.into(),
+            Some(head) => read_patiently(|| store.chunk_chain(&session, head))
+                .await?
+                .into(),
             None => VecDeque::new(),
         };
         Ok(Self(Source::Store {
@@ -68,7 +71,7 @@ impl History {
                 let Some(header) = chunks.pop_front() else {
                     return Ok(None);
                 };
-                let chunk = store.read_chunk(session, header.id).await?;
+                let chunk = read_patiently(|| store.read_chunk(session, header.id)).await?;
                 match chunk.codec {
                     ChunkCodec::Plain => Ok(Some(decode_chunk(&chunk.bytes)?)),
                 }

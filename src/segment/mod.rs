@@ -103,7 +103,7 @@ impl Segment {
                 Native::of_turn()
             }
             // No prompt: the CLI goes on by itself, and a prompt would be a turn of its own (K01).
-            SegmentStart::Resume { call } => Native::of_resume(call, &plan.server_name)?,
+            SegmentStart::Resume { call } => Native::of_resume(call, &plan)?,
         };
         Ok(Self {
             state: State::Running,

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use super::audit::ToolResult;
 use super::gate::{AskedCall, GatedCall, ServedCall};
 use super::json::same_json;
-use super::{McpPermit, contract, runner};
+use super::{McpPermit, SegmentPlan, contract, runner};
 use crate::failure::AttemptFailure;
 use crate::ids::ToolCallId;
 use crate::protocol::{HookAnswer, HostFrame, PermissionAnswer, ResultFrame};
@@ -41,6 +41,7 @@ struct Resumed {
     cli_name: String,
     /// The recorded arguments (L24).
     arguments: Box<RawValue>,
+    has_refusing_rules: bool,
     state: ResumedState,
 }
 
@@ -122,7 +123,10 @@ impl Native {
     }
 
     /// A segment that resumes this call.
-    pub(super) fn of_resume(call: &ResumedCall, server: &str) -> Result<Self, AttemptFailure> {
+    pub(super) fn of_resume(
+        call: &ResumedCall,
+        plan: &SegmentPlan,
+    ) -> Result<Self, AttemptFailure> {
         let arguments = RawValue::from_string(call.arguments.clone())
             .map_err(|_| runner("the recorded arguments of the resumed call are no JSON"))?;
         let cli_name = match (call.place, &call.fate) {
@@ -132,7 +136,7 @@ impl Native {
                 ));
             }
             (CallPlace::Step, ResumedFate::Final(_)) => {
-                format!("mcp__{server}__{}", call.tool_name)
+                format!("mcp__{}__{}", plan.server_name, call.tool_name)
             }
             (CallPlace::Segment, _) => call.tool_name.clone(),
         };
@@ -142,6 +146,7 @@ impl Native {
                 call: call.clone(),
                 cli_name,
                 arguments,
+                has_refusing_rules: plan.has_refusing_rules,
                 state: ResumedState::Waiting,
             }),
         })
@@ -187,10 +192,7 @@ impl Native {
                 });
                 HookMove::Start
             }
-            (CallPlace::Segment, ResumedFate::Final(_)) => {
-                resumed.state = ResumedState::Asking;
-                HookMove::Answer(HookAnswer::Ask)
-            }
+            (CallPlace::Segment, ResumedFate::Final(_)) => HookMove::Answer(resumed.tell()),
         }
     }
 
@@ -308,7 +310,7 @@ impl Native {
         match std::mem::replace(&mut resumed.state, ResumedState::Asking) {
             ResumedState::Starting(Question::Hook { request_id }) => Some(HostFrame::Hook {
                 request_id,
-                answer: HookAnswer::Ask,
+                answer: resumed.tell(),
             }),
             ResumedState::Starting(Question::Permission { request_id }) => {
                 let message = resumed.told_text();
@@ -467,6 +469,20 @@ impl Resumed {
         HookAnswer::Allow {
             updated_input: Some(self.arguments.clone()),
         }
+    }
+
+    /// Answers the hook of a call whose record is final, so that the model is told the record. The
+    /// answer to a permission question reaches it word for word, a hook's reason behind a prefix;
+    /// but a rule that refuses the call wins over `ask`, and the model would read of the rule
+    /// (measured on CLI 2.1.316 and 2.1.332).
+    fn tell(&mut self) -> HookAnswer {
+        if self.has_refusing_rules {
+            self.state = ResumedState::Refused;
+            let reason = self.told_text();
+            return HookAnswer::Deny { reason };
+        }
+        self.state = ResumedState::Asking;
+        HookAnswer::Ask
     }
 
     /// What the model reads about a call that must not run, because its record is final.

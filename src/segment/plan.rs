@@ -26,6 +26,8 @@ pub struct SegmentPlan {
     /// True when the application has hooks: each new call is asked about by
     /// [`Action::AskHooks`](super::Action::AskHooks) before it is decided.
     pub asks_hooks: bool,
+    /// True when the CLI has rules of its own that may refuse a call before it asks us again.
+    pub has_refusing_rules: bool,
     /// What the CLI is told of the options.
     pub setup: AgentSetup,
     /// The Claude session that goes on; `None` starts one.

@@ -9,6 +9,7 @@ mod error;
 mod lease;
 mod listing;
 mod memory;
+mod patience;
 mod rules;
 #[cfg(feature = "sqlite")]
 mod sqlite;
@@ -25,6 +26,7 @@ pub use error::{BackendSource, StoreError};
 pub use lease::{Lease, LeaseAnswer, WorkerId, WorkerRecord};
 pub use listing::{SessionFilter, SessionPage, SummaryRow};
 pub use memory::MemoryStateStore;
+pub(crate) use patience::{Patience, read_patiently};
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteStateStore;
 

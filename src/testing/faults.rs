@@ -1,9 +1,12 @@
-//! Crashes on command: a store that stops answering at a chosen commit.
+//! Faults on command: stores that stop answering at a chosen commit, or answer with an error.
 //!
+//! [`FailingStore`] answers that there is no room or no time, or that it does not know.
 //! [`CrashingStore`] models the death of a worker at the sharpest points there are, directly before
 //! and directly after a commit. The commit that it stops at never returns, so nothing that would
 //! follow it happens; the test then drops the engine (or kills the process) and starts another one
 //! over the store behind it.
+
+mod failing;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,6 +19,8 @@ use crate::store::{
     ChangeStream, Chunk, ChunkHeader, Commit, EventRow, LeaseAnswer, RowKey, SessionFilter,
     SessionPage, StateStore, StoreError, StoredSession, WorkerId, WorkerRecord,
 };
+
+pub use failing::{FailingStore, StoreCall, StoreFault};
 
 /// On which side of a commit the crash comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

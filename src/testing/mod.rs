@@ -2,7 +2,7 @@
 //!
 //! - [`fake_cli`]: the CLI's side of the protocol as a machine, [`launcher`] runs it in-process,
 //!   [`fake_cli_program`] as a program.
-//! - [`faults`]: crashes on command.
+//! - [`faults`]: crashes and failing stores on command.
 //! - [`messages_api`]: a scripted Messages API on loopback, so that the real CLI runs without a
 //!   model.
 //! - [`script`]: the language in which a test's prompt says what the model does, for both.

@@ -6,8 +6,9 @@ use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use abide::engine::LocalEngine;
+use abide::engine::{LocalEngine, LocalEngineOptions};
 use abide::flow::{AgentSessionFlow, FlowRegistry, SessionOptions};
 use abide::policy::ToolEffect;
 use abide::runner::{ClaudeAgentOptions, ClaudeAgentRunner, CliEnvironment};
@@ -31,6 +32,11 @@ struct Plan {
     hold: Option<Hold>,
     /// The commit under a lease to stop at, and on which side.
     crash: Option<(u64, String)>,
+    /// How long a living worker must stand still before this one takes its sessions, where it is
+    /// not the default.
+    lease_ms: Option<u64>,
+    /// How often this worker looks for sessions, where it is not the default.
+    scan_ms: Option<u64>,
 }
 
 #[derive(Deserialize, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +44,8 @@ struct Plan {
 enum Hold {
     BeforeEffect,
     AfterEffect,
+    /// Before the effect, until the file `go-on` is there beside the file of effects.
+    UntilToldTo,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -76,7 +84,15 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .launcher(Arc::new(launcher))
         .build()?;
     let flow = AgentSessionFlow::new("Crash", runner, SessionOptions::default())?;
-    let _engine = LocalEngine::start(FlowRegistry::new().register(flow)?, store).await?;
+    let mut engine = LocalEngineOptions::default();
+    if let Some(millis) = plan.lease_ms {
+        engine.lease_time = Duration::from_millis(millis);
+    }
+    if let Some(millis) = plan.scan_ms {
+        engine.scan_interval = Duration::from_millis(millis);
+    }
+    let registry = FlowRegistry::new().register(flow)?;
+    let _engine = LocalEngine::start_with(registry, store, engine).await?;
     say("started");
     crashed.wait_for(|it| *it).await?;
     say("reached");
@@ -95,6 +111,10 @@ fn writing_tool(name: &'static str, plan: &Plan) -> CustomTool {
                 if hold == Some(Hold::BeforeEffect) {
                     say("reached");
                     std::future::pending::<()>().await;
+                }
+                if hold == Some(Hold::UntilToldTo) {
+                    say("reached");
+                    wait_for(&effects.with_file_name("go-on")).await;
                 }
                 let key = context
                     .deferred_execution
@@ -129,6 +149,13 @@ fn reading_tool(name: &'static str, plan: &Plan) -> CustomTool {
         }
     })
     .with_effect(ToolEffect::Read)
+}
+
+async fn wait_for(file: &Path) {
+    while !file.exists() {
+        // sleeps because a file of another process cannot be waited for otherwise
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 /// Adds a line to the file outside; it is on the disk when this returns.

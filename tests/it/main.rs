@@ -18,3 +18,4 @@ mod stores;
 mod support;
 mod tidy;
 mod turns;
+mod two_workers;

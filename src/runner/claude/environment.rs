@@ -24,6 +24,11 @@ use std::fmt;
 ///
 /// Nothing is inherited unless it is named, because the CLI hands its environment on to every
 /// command that the model runs.
+///
+/// Some variables are left out whatever is set here: those that would change how the CLI talks to
+/// the runner, decides about calls or resumes a session, that load plugins, settings or code into
+/// it, or that name a directory which each process gets for itself. `CLAUDE_CONFIG_DIR` only says
+/// where the stored login is.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct CliEnvironment {
     variables: BTreeMap<String, String>,
@@ -45,7 +50,7 @@ const OWNED: [(&str, &str); 4] = [
 
 /// What would break the conversation with the CLI, or hide its transcript, or belongs to the
 /// launcher.
-const REMOVED: [&str; 21] = [
+const REMOVED: [&str; 26] = [
     // Writes debug text between the frames (spec/cli-protocol.md 1).
     "ANTHROPIC_LOG",
     // A CLI that believes it runs inside another one writes no transcript.
@@ -65,6 +70,15 @@ const REMOVED: [&str; 21] = [
     "CLAUDE_CODE_ENABLE_AUTO_MODE",
     "CLAUDE_CODE_EVEN_MORE_DANGEROUSLY_SKIP_PERMISSIONS",
     "CLAUDE_BG_SESSION_PERMISSION_RULES",
+    // Settings of somebody else, with rules and hooks of their own.
+    "CLAUDE_CODE_MANAGED_SETTINGS_PATH",
+    "CLAUDE_CODE_REMOTE_SETTINGS_PATH",
+    // Loads plugins, whose hooks would replace an approved input; the option is refused too.
+    "CLAUDE_CODE_SYNC_PLUGINS",
+    // Our tools would lose the names that policies and records know them by.
+    "CLAUDE_AGENT_SDK_MCP_NO_PREFIX",
+    // The model would get other tools than those of the options.
+    "CLAUDE_CODE_COORDINATOR_MODE",
     // Loads code into the CLI.
     "NODE_OPTIONS",
     "BUN_OPTIONS",
@@ -77,8 +91,10 @@ const REMOVED: [&str; 21] = [
     "IS_SANDBOX",
 ];
 
-/// Every variable that begins so changes what a resume does (spec/cli-protocol.md 17).
-const REMOVED_PREFIX: &str = "CLAUDE_CODE_RESUME_";
+/// Every variable that begins so changes what a resume does (spec/cli-protocol.md 17), or where
+/// plugins come from: a hook of theirs replaces the input that was approved (measured with
+/// `CLAUDE_CODE_PLUGIN_DIRS` on CLI 2.1.316 and 2.1.332).
+const REMOVED_PREFIXES: [&str; 2] = ["CLAUDE_CODE_RESUME_", "CLAUDE_CODE_PLUGIN_"];
 
 const CONFIG_DIRECTORY: &str = "CLAUDE_CONFIG_DIR";
 const LOGIN_DIRECTORY: &str = "CLAUDE_SECURESTORAGE_CONFIG_DIR";
@@ -135,7 +151,8 @@ impl CliEnvironment {
             .entry(LOGIN_DIRECTORY.to_owned())
             .or_insert_with(|| config.unwrap_or_default());
         variables.retain(|name, _| {
-            !REMOVED.contains(&name.as_str()) && !name.starts_with(REMOVED_PREFIX)
+            let has_prefix = REMOVED_PREFIXES.iter().any(|it| name.starts_with(it));
+            !REMOVED.contains(&name.as_str()) && !has_prefix
         });
         for (name, value) in OWNED {
             variables.insert(name.to_owned(), value.to_owned());
@@ -171,6 +188,9 @@ mod tests {
             .set("CLAUDECODE", "1")
             .set("CLAUDE_CODE_CHILD_SESSION", "1")
             .set("ANTHROPIC_LOG", "debug")
+            .set("CLAUDE_CODE_PLUGIN_DIRS", "/plugins")
+            .set("CLAUDE_CODE_RESUME_PROMPT", "go on")
+            .set("CLAUDE_AGENT_SDK_MCP_NO_PREFIX", "1")
             .set("CLAUDE_CODE_DISABLE_NONSTREAMING_FALLBACK", "0");
         assert_eq!(
             environment.for_cli(),

@@ -132,6 +132,8 @@ impl ClaudeAgentRunner {
             custom_tools: self.custom_policies.clone(),
             policies: self.policies.clone(),
             asks_hooks: !self.hooks.hooks.is_empty(),
+            has_refusing_rules: !(options.disallowed_tools.is_empty()
+                && options.setting_sources.is_empty()),
             setup: AgentSetup {
                 system_prompt: options.system_prompt.clone(),
                 append_system_prompt: options.append_system_prompt.clone(),

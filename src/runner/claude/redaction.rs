@@ -38,10 +38,10 @@ impl Redaction {
     ) -> Self {
         let is_secret = |name: &str, value: &str| {
             let name = name.to_ascii_uppercase();
-            // MAX_THINKING_TOKENS is a number, and the address of a proxy may hold a password.
+            // MAX_THINKING_TOKENS is a number, and an address may hold a password.
             let is_number = value.bytes().all(|it| it.is_ascii_digit());
             (SECRET_NAMES.iter().any(|it| name.contains(it)) && !is_number)
-                || (name.ends_with("_PROXY") && value.contains('@'))
+                || (value.contains('@') && (name.ends_with("_PROXY") || value.contains("://")))
         };
         let variables = environment
             .iter()
@@ -50,9 +50,14 @@ impl Redaction {
             .filter(|(name, value)| is_secret(name, value))
             .map(|(_, value)| value.as_str());
         let headers = servers.values().flat_map(header_secrets);
+        let addresses = environment
+            .values()
+            .map(String::as_str)
+            .chain(servers.values().filter_map(address));
         let mut secrets: Vec<String> = values
             .flat_map(|value| std::iter::once(value).chain(value.lines()))
             .chain(headers)
+            .chain(addresses.flat_map(address_secrets))
             .map(str::trim)
             .filter(|it| it.len() >= SECRET_BYTES_MIN)
             .map(str::to_owned)
@@ -98,6 +103,27 @@ fn variables(server: &McpServer) -> impl Iterator<Item = (&String, &String)> {
     variables.into_iter().flatten()
 }
 
+fn address(server: &McpServer) -> Option<&str> {
+    match server {
+        McpServer::Stdio { .. } => None,
+        McpServer::Http { url, .. } | McpServer::Sse { url, .. } => Some(url),
+    }
+}
+
+/// The password in an address, and the values of its query: some servers take their key there.
+fn address_secrets(address: &str) -> impl Iterator<Item = &str> {
+    let rest = address.split_once("://").map(|(_, rest)| rest);
+    let host = rest.and_then(|it| it.split(['/', '?', '#']).next());
+    let user = host.and_then(|it| Some(it.rsplit_once('@')?.0));
+    let password = user.and_then(|it| Some(it.split_once(':')?.1));
+    let query = rest.and_then(|it| Some(it.split_once('?')?.1));
+    let values = query
+        .into_iter()
+        .flat_map(|it| it.split(['&', '#']))
+        .filter_map(|it| Some(it.split_once('=')?.1));
+    password.into_iter().chain(values)
+}
+
 /// Every header may authorize; what follows the scheme may be quoted alone.
 fn header_secrets(server: &McpServer) -> impl Iterator<Item = &str> {
     let headers = match server {
@@ -128,6 +154,7 @@ mod tests {
                 ),
                 ("HTTPS_PROXY", "http://me:hunter2@proxy:1"),
                 ("HTTP_PROXY", "http://proxy:1"),
+                ("ANTHROPIC_BASE_URL", "https://me:swordfish@api/v1?beta=1"),
                 ("MAX_THINKING_TOKENS", "100000"),
                 ("SHORT_KEY", "a"),
                 ("HOME", "/srv/agent"),
@@ -138,7 +165,7 @@ mod tests {
                 (
                     "web".to_owned(),
                     McpServer::Http {
-                        url: "https://web".to_owned(),
+                        url: "https://web/mcp?a=1&apikey=of-the-query".to_owned(),
                         headers: BTreeMap::from([(
                             "Authorization".to_owned(),
                             "Bearer of-the-server".to_owned(),
@@ -176,6 +203,14 @@ mod tests {
             ("sent of-the-server!", "sent [redacted]!"),
             ("files of-the-files", "files [redacted]"),
             ("got x-b: second-one", "got [redacted]"),
+            (
+                "https://web/mcp?a=1&apikey=of-the-query is down",
+                "https://web/mcp?a=1&apikey=[redacted] is down",
+            ),
+            (
+                "no https://me:swordfish@api/v1/x",
+                "no https://me:[redacted]@api/v1/x",
+            ),
             (
                 "via http://me:hunter2@proxy:1 refused",
                 "via [redacted] refused",

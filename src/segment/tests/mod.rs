@@ -279,6 +279,7 @@ pub(super) fn plan(start: SegmentStart) -> SegmentPlan {
                     .with_approval(Approval::NotRequired),
             ),
         asks_hooks: false,
+        has_refusing_rules: false,
         setup: AgentSetup::default(),
         resume: None,
         answered: BTreeSet::new(),

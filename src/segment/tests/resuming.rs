@@ -197,6 +197,36 @@ fn a_recorded_success_of_a_cli_tool_is_told_and_not_repeated() {
     );
 }
 
+/// G3: a rule of the CLI would refuse the call before it asks again, and the model would read of the
+/// rule, so the hook itself tells the record.
+#[test]
+fn a_record_is_told_by_the_hook_where_rules_may_refuse_the_call() {
+    let call = resumed_call(
+        "Bash",
+        r#"{"a":1}"#,
+        CallPlace::Segment,
+        ResumedFate::Final(ToolOutcome::Rejected {
+            message: Some("no".to_owned()),
+        }),
+    );
+    let mut stepper = Stepper::new(SegmentPlan {
+        has_refusing_rules: true,
+        ..plan(SegmentStart::Resume { call })
+    });
+    stepper.take();
+    stepper.hook("r1", "toolu_1", "Bash");
+    assert_eq!(
+        stepper.take(),
+        [r#"hook "deny" "The user rejected this call: no""#]
+    );
+    stepper.tool_result(
+        "toolu_1",
+        "hook error: The user rejected this call: no",
+        true,
+    );
+    assert_eq!(stepper.take(), [] as [&str; 0]);
+}
+
 /// G1: a question that the CLI dropped is never allowed; its mark ends as "did not run".
 #[test]
 fn a_start_that_comes_too_late_is_reported_as_not_run() {

@@ -107,6 +107,8 @@ pub(super) struct Case<'a> {
     fates: BTreeMap<ToolCallId, Fate>,
     finals: BTreeMap<ToolCallId, CallRecord>,
     commits: Vec<u64>,
+    /// Where workers die, so far.
+    points: Vec<String>,
     deaths: usize,
     problems: Vec<String>,
 }
@@ -130,6 +132,7 @@ impl<'a> Case<'a> {
             fates: BTreeMap::new(),
             finals: BTreeMap::new(),
             commits: Vec::new(),
+            points: Vec::new(),
             deaths: 0,
             problems: Vec::new(),
         }
@@ -145,6 +148,7 @@ impl<'a> Case<'a> {
     /// Lets one worker run until it dies at its point, or everything is done; without a point it
     /// never dies.
     pub(super) async fn life(&mut self, point: Option<Point>) -> LifeEnd {
+        self.points.extend(point.map(|it| it.to_string()));
         let at_commit = match point {
             Some(Point::Commit(at)) => Some(at),
             Some(Point::Handler(..) | Point::Bash) | None => None,
@@ -170,13 +174,8 @@ impl<'a> Case<'a> {
                 }
             }
         };
-        let watchdog = Watchdog::start();
         let held = tokio::select! {
             biased;
-            () = watchdog.barks() => {
-                self.problems.push("it works for ever".to_owned());
-                None
-            }
             held = death => Some(held),
             end = tokio::time::timeout(LIMIT, self.run_to_end()) => {
                 if end.is_err() {
@@ -203,6 +202,7 @@ impl<'a> Case<'a> {
     /// Lets one worker stand still beside a commit, another one finish, and the first one go on
     /// (G8): nothing of it is stored any more, and its process ends.
     pub(super) async fn stall(&mut self, at: CrashPoint) {
+        self.points.push(format!("asleep {}", Point::Commit(at)));
         let inner = Arc::clone(&self.world.store);
         let store = Arc::new(CrashingStore::new(inner, Some(at)));
         self.world.start_engine_over(Arc::clone(&store) as _).await;
@@ -277,6 +277,7 @@ impl<'a> Case<'a> {
 
     /// Does what the person does until all is said and nothing is due.
     async fn run_to_end(&mut self) {
+        let watchdog = Watchdog::start();
         let mut changes = self.world.store.changes();
         loop {
             let snapshot = self.world.snapshot(&self.session).await;
@@ -295,7 +296,13 @@ impl<'a> Case<'a> {
                 self.world.send(&self.session, text).await;
                 continue;
             }
-            changes.next().await.expect("the store is there");
+            tokio::select! {
+                biased;
+                () = watchdog.barks() => {
+                    panic!("{}, {}: it works for ever", self.reference.name, self.points.join(", then "))
+                }
+                change = changes.next() => drop(change.expect("the store is there")),
+            }
         }
     }
 

@@ -5,6 +5,7 @@ mod clients;
 mod events;
 mod recovery;
 mod scripted;
+mod store_faults;
 mod turns;
 
 use std::sync::Arc;

@@ -41,6 +41,7 @@ mod memory;
 mod options;
 mod processes;
 mod refusals;
+mod rules;
 mod scenarios;
 mod streams;
 

@@ -59,6 +59,7 @@ impl Flood {
             custom_tools: BTreeMap::new(),
             policies: ToolPolicies::new().with("Read", ToolPolicy::new(ToolEffect::Read)),
             asks_hooks: false,
+            has_refusing_rules: false,
             setup: AgentSetup::default(),
             resume: None,
             answered: BTreeSet::new(),
