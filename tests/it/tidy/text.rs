@@ -16,6 +16,7 @@ const FIXTURES_OF_TOOLS: &[&str] = &[
     // Checked here, by `rows`.
     "fixtures/rows.txt",
     "fixtures/field_reports.txt",
+    "fixtures/mutations.txt",
 ];
 
 /// Where no machine's paths are looked for, since they are planted there.
