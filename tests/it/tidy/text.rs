@@ -13,7 +13,7 @@ const SLEEP_REASON: &str = "// sleeps because ";
 /// Fixtures that a tool reads and no test names.
 const FIXTURES_OF_TOOLS: &[&str] = &[
     "fixtures/cli/",
-    // Checked here, by `rows`.
+    // Checked here, by `rows` and `mutations`.
     "fixtures/rows.txt",
     "fixtures/field_reports.txt",
     "fixtures/mutations.txt",
