@@ -19,6 +19,9 @@ pub enum FailureClass {
     CliFailed,
     /// The CLI said something that breaks the contract; what it did is not trusted.
     CliContract,
+    /// The CLI ran a call that nobody decided about, or that was refused (G5). Never retried: it
+    /// would do so again.
+    UndecidedCall,
     /// The API refused the credentials, or there are none. Never retried.
     Authentication,
     /// The API was overloaded, after the CLI's own retries.
@@ -58,6 +61,7 @@ impl FailureClass {
             | Self::Store
             | Self::Runner => true,
             Self::Options
+            | Self::UndecidedCall
             | Self::CliUnavailable
             | Self::CliTooOld
             | Self::CliVersion
@@ -81,6 +85,7 @@ impl FailureClass {
             Self::CliVersion => "cli_version",
             Self::CliFailed => "cli_failed",
             Self::CliContract => "cli_contract",
+            Self::UndecidedCall => "undecided_call",
             Self::Authentication => "authentication",
             Self::Overloaded => "overloaded",
             Self::RateLimited => "rate_limited",

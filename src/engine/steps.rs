@@ -219,19 +219,20 @@ async fn run_segment(
             // A call that was started inside the segment gets the grace time that handlers get;
             // the driver bounds it.
             () = stop_requested(&mut stopping), if open_calls == 0 => break None,
-            Some(update) = updated.recv() => {
-                match answer(context, attempt, turn_id, &mut live, update).await {
-                    CallChange::Started => open_calls += 1,
-                    CallChange::Ended => open_calls = open_calls.saturating_sub(1),
-                    CallChange::None => {}
-                }
-            }
+            // Before the updates, so that a flood of live text delays neither.
             Some(end) = running.join_next() => break Some(end.unwrap_or_else(|_| {
                 Err(AttemptFailure::new(FailureClass::Runner, "the runner panicked"))
             })),
             () = &mut limit => {
                 let detail = format!("the segment ran longer than {} s", flow.options().run_model_limit.as_secs());
                 break Some(Err(AttemptFailure::new(FailureClass::CliFailed, detail)));
+            }
+            Some(update) = updated.recv() => {
+                match answer(context, attempt, turn_id, &mut live, update).await {
+                    CallChange::Started => open_calls += 1,
+                    CallChange::Ended => open_calls = open_calls.saturating_sub(1),
+                    CallChange::None => {}
+                }
             }
         }
     };

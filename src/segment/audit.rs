@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use super::contract;
 use super::gate::Standing;
-use crate::failure::AttemptFailure;
+use crate::failure::{AttemptFailure, FailureClass};
 use crate::ids::ToolCallId;
 use crate::protocol::{ContentBlock, ToolResultMeta, content_blocks, flattened_text};
 
@@ -146,11 +146,11 @@ impl Audit {
             ))),
             Standing::Refused if result.is_error => Ok(()),
             Standing::Unknown if result.is_error && is_refusal(result) => Ok(()),
-            Standing::Refused => Err(contract(format!(
+            Standing::Refused => Err(undecided(format!(
                 "call {} has a result although it was not permitted",
                 result.tool_call_id
             ))),
-            Standing::Unknown => Err(contract(format!(
+            Standing::Unknown => Err(undecided(format!(
                 "call {} has a result although nobody decided about it",
                 result.tool_call_id
             ))),
@@ -171,6 +171,11 @@ impl Audit {
         }
         self.check(standing, result)
     }
+}
+
+/// A call ran that nobody permitted: another attempt would meet the same CLI, so there is none.
+fn undecided(detail: String) -> AttemptFailure {
+    AttemptFailure::new(FailureClass::UndecidedCall, detail)
 }
 
 fn is_refusal(result: &ToolResult) -> bool {

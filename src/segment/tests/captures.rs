@@ -352,7 +352,7 @@ fn reasoning_is_live_text_of_its_own_kind() {
 #[test]
 fn an_ignored_deferral_fails_the_segment() {
     let (class, detail) = play(lines!("nonstream_bypass")).failure();
-    assert_eq!(class, FailureClass::CliContract);
+    assert_eq!(class, FailureClass::UndecidedCall);
     assert_eq!(
         detail,
         format!(

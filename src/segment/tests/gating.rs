@@ -162,7 +162,7 @@ fn a_call_that_ran_without_a_decision_fails_the_segment() {
     assert_eq!(
         stepper.failure(),
         (
-            FailureClass::CliContract,
+            FailureClass::UndecidedCall,
             "call toolu_1 has a result although nobody decided about it".to_owned()
         )
     );
@@ -172,7 +172,7 @@ fn a_call_that_ran_without_a_decision_fails_the_segment() {
     assert_eq!(
         stepper.failure(),
         (
-            FailureClass::CliContract,
+            FailureClass::UndecidedCall,
             "call toolu_1 has a result although it was not permitted".to_owned()
         )
     );

@@ -299,7 +299,7 @@ fn a_call_that_did_not_wait_for_its_hooks_fails_the_segment() {
     assert_eq!(
         stepper.failure(),
         (
-            FailureClass::CliContract,
+            FailureClass::UndecidedCall,
             "call toolu_1 has a result although it was not permitted".to_owned()
         )
     );

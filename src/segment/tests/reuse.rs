@@ -106,7 +106,7 @@ fn a_result_anywhere_is_held_against_the_decisions() {
     stepper.json(json!({"type": "user", "message": result, "parent_tool_use_id": "toolu_1"}));
     assert_eq!(
         stepper.failure(),
-        (FailureClass::CliContract, detail.to_owned())
+        (FailureClass::UndecidedCall, detail.to_owned())
     );
     for path in ["/p/c1.jsonl", "/p/c1/subagents/agent-a.jsonl"] {
         let mut stepper = turn();
@@ -116,7 +116,7 @@ fn a_result_anywhere_is_held_against_the_decisions() {
         stepper.result(json!({}));
         assert_eq!(
             stepper.failure(),
-            (FailureClass::CliContract, detail.to_owned()),
+            (FailureClass::UndecidedCall, detail.to_owned()),
             "{path}"
         );
     }

@@ -25,7 +25,7 @@ async fn a_broken_segment_fails_in_its_class() {
         (Fault::IgnoreDeferral, WRITE, FailureClass::CliContract),
         (Fault::WrongDeferredId, WRITE, FailureClass::CliContract),
         (Fault::NoMirror, READ, FailureClass::CliContract),
-        (Fault::RunWithoutAsking, BASH, FailureClass::CliContract),
+        (Fault::RunWithoutAsking, BASH, FailureClass::UndecidedCall),
         (Fault::DieAfterSent(9), READ, FailureClass::CliFailed),
         (
             Fault::ExitAfterSent { lines: 5, code: 1 },
