@@ -12,9 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use abide::ids::{ClaudeSessionId, ToolCallId};
 use abide::policy::{Approval, ToolEffect, ToolPolicies, ToolPolicy};
-use abide::protocol::decode_line;
+use abide::protocol::{AgentSetup, decode_line};
 use abide::record::ToolOutcome;
-use abide::segment::{Action, ProcessEnd, Segment, SegmentPlan, SegmentStart};
+use abide::segment::{Action, HooksAnswer, ProcessEnd, Segment, SegmentPlan, SegmentStart};
 use abide::turn::{CallPlace, ResumedCall, ResumedFate, SegmentEvent};
 use framing::LineFramer;
 use libfuzzer_sys::fuzz_target;
@@ -78,6 +78,12 @@ fn drain(segment: &mut Segment) {
             Some(Action::Deliver(SegmentEvent::CallStarting { tool_call_id })) => {
                 segment.handle_call_granted(&tool_call_id);
             }
+            Some(Action::AskHooks(question)) => {
+                let answer = HooksAnswer::Continue {
+                    updated_input: None,
+                };
+                segment.handle_hooks_answer(&question.tool_call_id, answer);
+            }
             Some(Action::ServeMcp {
                 request_id,
                 message,
@@ -130,8 +136,10 @@ fn plan(start: SegmentStart) -> SegmentPlan {
                 "Bash",
                 ToolPolicy::new(ToolEffect::Unclassified).with_approval(Approval::Required),
             ),
-        system_prompt: None,
-        append_system_prompt: None,
+        // A resumed call is never asked about again, other calls are.
+        asks_hooks: resume.is_some(),
+        has_refusing_rules: false,
+        setup: AgentSetup::default(),
         resume,
         answered: BTreeSet::new(),
         start,

@@ -17,5 +17,6 @@ mod scenarios;
 mod stores;
 mod support;
 mod tidy;
+mod trace;
 mod turns;
 mod two_workers;
