@@ -61,6 +61,22 @@ impl ClientError {
 }
 
 impl ClientError {
+    /// True when the request may hold all the same; the same call again, with a request id, finds out.
+    #[must_use]
+    pub fn may_have_happened(&self) -> bool {
+        match self {
+            Self::Store(error) => error.may_have_happened(),
+            Self::NoSession { .. }
+            | Self::SessionExists { .. }
+            | Self::UnknownFlowType { .. }
+            | Self::Refused(_)
+            | Self::RequestConflict { .. }
+            | Self::Bug(_) => false,
+        }
+    }
+}
+
+impl ClientError {
     /// A refusal stays one, whoever reduced.
     pub(super) fn of_reduce(error: ReduceError) -> Self {
         match error {
