@@ -21,7 +21,7 @@ pub use host::{HookAnswer, HostFrame, PermissionAnswer, ToolServerDeclaration};
 pub use launch::{Effort, Launch, PermissionMode, SettingSource};
 pub use message::{
     AssistantFrame, AssistantMessage, ContentBlock, DeferredToolUse, Delta, InitFrame, MirrorFrame,
-    ModelUsage, PermissionDecision, ResultFrame, RetryFrame, SystemFrame, TokenUsage,
+    ModelUsage, PermissionDecision, ReplyMark, ResultFrame, RetryFrame, SystemFrame, TokenUsage,
     ToolResultMeta, UserFrame, UserMessage,
 };
 pub use servers::{McpServer, mcp_config};
@@ -54,6 +54,8 @@ pub enum CliFrame {
     User(UserFrame),
     /// A piece of live text of the main conversation.
     Delta(Delta),
+    /// A streamed reply of the main conversation begins or ends.
+    Reply(ReplyMark),
     /// Lines that the CLI added to a transcript.
     Mirror(MirrorFrame),
     /// The end of a turn.

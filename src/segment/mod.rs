@@ -86,6 +86,7 @@ impl Segment {
         let mut transmit = VecDeque::from([HostFrame::Initialize {
             request_id: INITIALIZE_REQUEST.to_owned(),
             pre_tool_use_callback: PRE_TOOL_USE_CALLBACK.to_owned(),
+            post_tool_batch_callback: None,
             hook_timeout_seconds: HOOK_TIMEOUT_SECONDS,
             servers: vec![ToolServerDeclaration {
                 name: plan.server_name.clone(),
@@ -98,6 +99,7 @@ impl Segment {
                     return Err(runner("a turn starts without a prompt"));
                 }
                 transmit.push_back(HostFrame::UserPrompt {
+                    uuid: None,
                     blocks: prompt.clone(),
                 });
                 Native::of_turn()
@@ -160,7 +162,7 @@ impl Segment {
             }
             CliFrame::Mirror(frame) => self.transcript.add(frame),
             CliFrame::Result(result) => self.on_result(&result),
-            CliFrame::Unknown { .. } | CliFrame::NotJson => {}
+            CliFrame::Reply(_) | CliFrame::Unknown { .. } | CliFrame::NotJson => {}
         }
     }
 
