@@ -5,6 +5,7 @@ mod changed;
 mod endings;
 mod gating;
 mod hooks;
+mod live;
 mod others;
 mod results;
 mod resuming;
