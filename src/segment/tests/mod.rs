@@ -7,6 +7,7 @@ mod gating;
 mod hooks;
 mod live;
 mod others;
+mod plans;
 mod results;
 mod resuming;
 mod reuse;
