@@ -96,7 +96,7 @@ pub(super) fn on_snapshot<T>(
 pub(super) fn load(at: &Connection, id: &SessionId) -> Result<Option<StoredSession>, Fault> {
     let session = at
         .prepare_cached(
-            "SELECT revision, state, head FROM sessions JOIN states ON session = number
+            "SELECT revision, state, head, lease_epoch FROM sessions JOIN states ON session = number
              WHERE id = ?1",
         )?
         .query_row([id.as_str()], |row| {
@@ -105,6 +105,7 @@ pub(super) fn load(at: &Connection, id: &SessionId) -> Result<Option<StoredSessi
                 state: row.get(1)?,
                 head: optional_count(row, 2)?.map(ChunkId),
                 lease: None,
+                epoch: LeaseEpoch(count(row, 3)?),
             })
         })
         .optional()?;
