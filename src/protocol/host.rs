@@ -15,7 +15,10 @@ pub enum HostFrame {
         request_id: String,
         /// The callback that the CLI asks before each tool use.
         pre_tool_use_callback: String,
-        /// How long that callback may take, in seconds.
+        /// The callback that the CLI asks after all calls of a reply have their results, and waits
+        /// for before it asks the model again (spec/cli-protocol.md 17l); `None` for no such wait.
+        post_tool_batch_callback: Option<String>,
+        /// How long a callback may take, in seconds.
         hook_timeout_seconds: u32,
         /// The tool servers that run in this process.
         servers: Vec<ToolServerDeclaration>,
@@ -24,6 +27,8 @@ pub enum HostFrame {
     },
     /// A message of the user: one text block each.
     UserPrompt {
+        /// The id that its transcript entry gets; `None` leaves it to the CLI.
+        uuid: Option<String>,
         /// The texts, oldest first.
         blocks: Vec<String>,
     },
@@ -33,6 +38,12 @@ pub enum HostFrame {
         request_id: String,
         /// The decision.
         answer: HookAnswer,
+    },
+    /// The CLI may go on after a batch of calls. It decides about nothing, so it never answers a
+    /// question about a tool use.
+    GoOn {
+        /// The request that it answers.
+        request_id: String,
     },
     /// Our answer to a permission question.
     Permission {
@@ -119,17 +130,20 @@ impl HostFrame {
             Self::Initialize {
                 request_id,
                 pre_tool_use_callback,
+                post_tool_batch_callback,
                 hook_timeout_seconds,
                 servers,
                 setup,
             } => {
                 let names: Vec<&str> = servers.iter().map(|it| it.name.as_str()).collect();
+                let hook = |callback: &str| json!([{"hookCallbackIds": [callback], "timeout": hook_timeout_seconds}]);
+                let mut hooks = json!({"PreToolUse": hook(pre_tool_use_callback)});
+                if let Some(callback) = post_tool_batch_callback {
+                    hooks["PostToolBatch"] = hook(callback);
+                }
                 let mut request = json!({
                     "subtype": "initialize",
-                    "hooks": {"PreToolUse": [{
-                        "hookCallbackIds": [pre_tool_use_callback],
-                        "timeout": hook_timeout_seconds,
-                    }]},
+                    "hooks": hooks,
                     "sdkMcpServers": names,
                 });
                 setup.add_to(&mut request);
@@ -140,20 +154,27 @@ impl HostFrame {
                 })
                 .to_string())
             }
-            Self::UserPrompt { blocks } => {
+            Self::UserPrompt { uuid, blocks } => {
                 let blocks: Vec<Value> = blocks
                     .iter()
                     .map(|text| json!({"type": "text", "text": text}))
                     .collect();
-                Ok(json!({
+                let mut line = json!({
                     "type": "user",
                     "session_id": "",
                     "message": {"role": "user", "content": blocks},
                     "parent_tool_use_id": null,
-                })
-                .to_string())
+                });
+                if let Some(uuid) = uuid {
+                    line["uuid"] = json!(uuid);
+                }
+                Ok(line.to_string())
             }
             Self::Hook { request_id, answer } => success(request_id, &answer.body()?),
+            Self::GoOn { request_id } => success(
+                request_id,
+                &raw_object("hook", std::iter::empty::<(&str, &str)>())?,
+            ),
             Self::Permission { request_id, answer } => success(request_id, &answer.body()?),
             Self::Mcp {
                 request_id,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{CliFrame, ProtocolError, Text, body};
+use super::{CliFrame, ProtocolError, Text, Verbatim, body};
 use crate::record::TranscriptEntry;
 
 /// A system message that this crate acts on.
@@ -49,7 +49,7 @@ pub struct RetryFrame {
 #[non_exhaustive]
 pub struct AssistantFrame {
     /// The reply.
-    pub message: AssistantMessage,
+    pub message: Verbatim<AssistantMessage>,
     /// Set for the conversation of a sub-agent.
     #[serde(default)]
     pub parent_tool_use_id: Option<String>,
@@ -77,7 +77,7 @@ pub struct AssistantMessage {
 #[non_exhaustive]
 pub struct UserFrame {
     /// The message.
-    pub message: UserMessage,
+    pub message: Verbatim<UserMessage>,
     /// Set for the conversation of a sub-agent.
     #[serde(default)]
     pub parent_tool_use_id: Option<String>,
@@ -136,6 +136,9 @@ pub struct ContentBlock {
     /// The tool of a `tool_use`.
     #[serde(default)]
     pub name: Option<String>,
+    /// The input of a `tool_use`, verbatim.
+    #[serde(default)]
+    pub input: Option<Box<RawValue>>,
     /// The call that a `tool_result` answers.
     #[serde(default)]
     pub tool_use_id: Option<String>,
@@ -221,7 +224,7 @@ pub struct DeferredToolUse {
 }
 
 /// Tokens as the API counts them.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[non_exhaustive]
 pub struct TokenUsage {
     /// Input that was neither read from nor written to the cache.
@@ -260,19 +263,55 @@ pub struct ModelUsage {
     pub cost_usd: Option<f64>,
 }
 
+/// Where a streamed reply of the main conversation begins and ends. A reply that was not streamed
+/// has no such marks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReplyMark {
+    /// The reply began.
+    Started {
+        /// The API's id of the reply.
+        message_id: String,
+        /// What it used so far: its input.
+        usage: TokenUsage,
+    },
+    /// What the reply used in all, as far as it is told.
+    Used(TokenUsage),
+    /// No further block of it comes.
+    Ended {
+        /// True when the CLI gave it up, or a part of it, and asks the model again.
+        given_up: bool,
+    },
+}
+
 #[derive(Deserialize)]
 struct StreamLine<'a> {
     #[serde(borrow)]
     event: StreamEvent<'a>,
     #[serde(default)]
     parent_tool_use_id: Option<Text>,
+    #[serde(borrow, default)]
+    abandoned_blocks: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
 struct StreamEvent<'a> {
     // Verbatim: kinds of pieces that come one day look as they like.
+    #[serde(rename = "type", borrow, default)]
+    kind: Option<&'a RawValue>,
     #[serde(borrow, default)]
     delta: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    message: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    usage: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct StartedMessage {
+    id: String,
+    #[serde(default)]
+    usage: TokenUsage,
 }
 
 #[derive(Deserialize)]
@@ -293,17 +332,40 @@ struct ThinkingDelta {
 
 pub(super) fn decode_stream_event(line: &[u8], kind: &str) -> Result<CliFrame, ProtocolError> {
     let frame: StreamLine<'_> = body(line, kind)?;
-    let delta = match (frame.parent_tool_use_id, frame.event.delta) {
-        (None, Some(delta)) => decode_delta(delta.get())?,
-        (None, None) | (Some(_), _) => None,
+    let event = &frame.event;
+    let known = match (frame.parent_tool_use_id, event.delta, event.usage) {
+        (None, Some(_), Some(usage)) => {
+            let usage = body(usage.get().as_bytes(), "stream_event/message_delta")?;
+            Some(CliFrame::Reply(ReplyMark::Used(usage)))
+        }
+        (None, Some(delta), None) => decode_delta(delta.get())?.map(CliFrame::Delta),
+        (None, None, _) => decode_mark(event, frame.abandoned_blocks)?.map(CliFrame::Reply),
+        (Some(_), _, _) => None,
     };
-    Ok(delta.map_or_else(
-        || CliFrame::Unknown {
-            kind: kind.to_owned(),
-            subtype: None,
-        },
-        CliFrame::Delta,
-    ))
+    Ok(known.unwrap_or_else(|| CliFrame::Unknown {
+        kind: kind.to_owned(),
+        subtype: None,
+    }))
+}
+
+fn decode_mark(
+    event: &StreamEvent<'_>,
+    abandoned: Option<&RawValue>,
+) -> Result<Option<ReplyMark>, ProtocolError> {
+    match (event.kind.map(RawValue::get), event.message) {
+        (Some("\"message_start\""), Some(message)) => {
+            let message: StartedMessage =
+                body(message.get().as_bytes(), "stream_event/message_start")?;
+            Ok(Some(ReplyMark::Started {
+                message_id: message.id,
+                usage: message.usage,
+            }))
+        }
+        (Some("\"message_stop\""), _) => Ok(Some(ReplyMark::Ended {
+            given_up: abandoned.is_some_and(|it| it.get() != "null"),
+        })),
+        (Some(_) | None, _) => Ok(None),
+    }
 }
 
 /// Reads a piece of live text; `None` for any other kind of piece.

@@ -12,6 +12,7 @@ mod message;
 mod servers;
 mod setup;
 mod text;
+mod verbatim;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -21,12 +22,13 @@ pub use host::{HookAnswer, HostFrame, PermissionAnswer, ToolServerDeclaration};
 pub use launch::{Effort, Launch, PermissionMode, SettingSource};
 pub use message::{
     AssistantFrame, AssistantMessage, ContentBlock, DeferredToolUse, Delta, InitFrame, MirrorFrame,
-    ModelUsage, PermissionDecision, ResultFrame, RetryFrame, SystemFrame, TokenUsage,
+    ModelUsage, PermissionDecision, ReplyMark, ResultFrame, RetryFrame, SystemFrame, TokenUsage,
     ToolResultMeta, UserFrame, UserMessage,
 };
 pub use servers::{McpServer, mcp_config};
 pub use setup::{AgentSetup, SubAgent};
 pub use text::{Text, content_blocks, flattened_text};
+pub use verbatim::Verbatim;
 
 /// One line of the CLI's output, decoded. Created by [`decode_line`].
 #[derive(Debug)]
@@ -54,6 +56,8 @@ pub enum CliFrame {
     User(UserFrame),
     /// A piece of live text of the main conversation.
     Delta(Delta),
+    /// A streamed reply of the main conversation begins or ends.
+    Reply(ReplyMark),
     /// Lines that the CLI added to a transcript.
     Mirror(MirrorFrame),
     /// The end of a turn.

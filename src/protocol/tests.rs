@@ -84,6 +84,7 @@ fn the_first_lines_are_what_the_cli_reads() {
     let initialize = HostFrame::Initialize {
         request_id: "i".to_owned(),
         pre_tool_use_callback: "hook".to_owned(),
+        post_tool_batch_callback: Some("batch".to_owned()),
         hook_timeout_seconds: 60,
         servers: vec![ToolServerDeclaration {
             name: "tools".to_owned(),
@@ -97,18 +98,72 @@ fn the_first_lines_are_what_the_cli_reads() {
         serde_json::from_str::<serde_json::Value>(&initialize.encode().unwrap()).unwrap(),
         serde_json::json!({"type": "control_request", "request_id": "i", "request": {
             "subtype": "initialize",
-            "hooks": {"PreToolUse": [{"hookCallbackIds": ["hook"], "timeout": 60}]},
+            "hooks": {"PreToolUse": [{"hookCallbackIds": ["hook"], "timeout": 60}],
+                "PostToolBatch": [{"hookCallbackIds": ["batch"], "timeout": 60}]},
             "sdkMcpServers": ["tools"],
             "systemPrompt": ["be kind"]}})
     );
     let prompt = HostFrame::UserPrompt {
+        uuid: Some("u-1".to_owned()),
         blocks: vec!["one".to_owned(), "two".to_owned()],
     };
     assert_eq!(
         serde_json::from_str::<serde_json::Value>(&prompt.encode().unwrap()).unwrap(),
-        serde_json::json!({"type": "user", "session_id": "", "parent_tool_use_id": null, "message": {
+        serde_json::json!({"type": "user", "session_id": "", "parent_tool_use_id": null, "uuid": "u-1", "message": {
             "role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]}})
     );
+}
+
+/// A batch that may go on gets an answer that decides nothing (spec/cli-protocol.md 17l).
+#[test]
+fn going_on_after_a_batch_decides_nothing() {
+    let request_id = "r".to_owned();
+    assert_eq!(
+        HostFrame::GoOn { request_id }.encode().unwrap(),
+        r#"{"type":"control_response","response":{"subtype":"success","request_id":"r","response":{}}}"#
+    );
+}
+
+/// The marks of a streamed reply (spec/cli-protocol.md 10); those of a sub-agent are none.
+#[test]
+fn a_streamed_reply_is_marked_at_both_ends() {
+    let mark = |rest: &str| match decode_line(
+        format!(r#"{{"type":"stream_event","event":{rest}}}"#).as_bytes(),
+    ) {
+        Ok(CliFrame::Reply(mark)) => Some(mark),
+        Ok(CliFrame::Unknown { .. }) => None,
+        other => panic!("{other:?}"),
+    };
+    let started = r#"{"type":"message_start","message":{"id":"msg_1","usage":{"input_tokens":7}}}"#;
+    let tokens = |text: &str| serde_json::from_str::<TokenUsage>(text).unwrap();
+    assert_eq!(
+        mark(&format!(r#"{started},"parent_tool_use_id":null"#)),
+        Some(ReplyMark::Started {
+            message_id: "msg_1".to_owned(),
+            usage: tokens(r#"{"input_tokens":7}"#),
+        })
+    );
+    assert_eq!(
+        mark(
+            r#"{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":3}}"#
+        ),
+        Some(ReplyMark::Used(tokens(r#"{"output_tokens":3}"#)))
+    );
+    assert_eq!(
+        mark(&format!(r#"{started},"parent_tool_use_id":"toolu_1""#)),
+        None
+    );
+    for (rest, given_up) in [
+        (r#"{"type":"message_stop"}"#, false),
+        (r#"{"type":"message_stop"},"abandoned_blocks":null"#, false),
+        (
+            r#"{"type":"message_stop"},"abandoned_blocks":{"api_message_id":"msg_1","from_block_index":0}"#,
+            true,
+        ),
+    ] {
+        assert_eq!(mark(rest), Some(ReplyMark::Ended { given_up }), "{rest}");
+    }
+    assert_eq!(mark(r#"{"type":"content_block_stop","index":0}"#), None);
 }
 
 /// Known types decode in any key order; unknown ones keep their names; the rest is no frame.
@@ -138,7 +193,7 @@ fn lines_decode_by_their_type() {
         ProtocolError::Malformed {
             kind: "assistant".to_owned(),
             bytes: 32,
-            column: 31,
+            column: 32,
         }
     );
 }

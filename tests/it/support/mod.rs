@@ -13,7 +13,7 @@ use abide::event::{EventKind, SessionEvent};
 use abide::flow::{AgentSessionFlow, FlowRegistry, SessionOptions};
 use abide::ids::{EventCursor, FlowType, SessionId};
 use abide::record::{MessageRole, ToolOutcome};
-use abide::runner::{ClaudeAgentOptions, ClaudeAgentRunner, CliEnvironment};
+use abide::runner::{ClaudeAgentOptions, ClaudeAgentRunner, CliEnvironment, GatedCallWait};
 use abide::snapshot::{AgentSnapshot, PendingInterrupt};
 use abide::store::{MemoryStateStore, RowKey, RowKind, StateStore};
 use abide::testing::launcher::{FakeCliHandle, FakeCliLauncher};
@@ -31,6 +31,9 @@ pub(crate) struct World {
     pub(crate) cli: Cli,
     engine: Option<LocalEngine>,
     engine_options: LocalEngineOptions,
+    /// How gated calls wait, and how long a process waits with them.
+    pub(crate) wait: GatedCallWait,
+    pub(crate) session_options: SessionOptions,
     directory: TempDir,
 }
 
@@ -61,17 +64,20 @@ impl World {
 
     /// A world with the real CLI; `None`, said aloud, where there is none and none is required.
     pub(crate) async fn real(version: &str) -> Option<Self> {
+        Self::real_with(version, GatedCallWait::default()).await
+    }
+
+    /// As [`World::real`], with this way for gated calls to wait.
+    pub(crate) async fn real_with(version: &str, wait: GatedCallWait) -> Option<Self> {
         let program = real_cli(version)?.program().to_owned();
         let api = ScriptedMessagesApi::start(ModelScript::commands())
             .await
             .expect("the API starts");
-        Some(
-            Self::with_cli(
-                Cli::Real { program, api },
-                Arc::new(MemoryStateStore::new()),
-            )
-            .await,
-        )
+        let store = Arc::new(MemoryStateStore::new());
+        let mut world = Self::without_engine(Cli::Real { program, api }, store);
+        world.wait = wait;
+        world.start_engine().await;
+        Some(world)
     }
 
     /// A world with the fake CLI and no engine yet, whose engines live in the time of the tokio
@@ -102,6 +108,8 @@ impl World {
             cli,
             engine: None,
             engine_options: LocalEngineOptions::default(),
+            wait: GatedCallWait::Native,
+            session_options: SessionOptions::default(),
             directory,
         }
     }
@@ -114,7 +122,7 @@ impl World {
 
     /// Starts an engine over another store in front of the world's.
     pub(crate) async fn start_engine_over(&mut self, store: Arc<dyn StateStore>) {
-        let flow = AgentSessionFlow::new("Test", self.runner(), SessionOptions::default())
+        let flow = AgentSessionFlow::new("Test", self.runner(), self.session_options.clone())
             .expect("a flow");
         let registry = FlowRegistry::new().register(flow).expect("a registry");
         self.engine = Some(
@@ -146,7 +154,9 @@ impl World {
                 (options.with_environment(environment), Arc::new(launcher))
             }
         };
-        let mut builder = ClaudeAgentRunner::builder(options).launcher(launcher);
+        let mut builder = ClaudeAgentRunner::builder(options)
+            .launcher(launcher)
+            .gated_call_wait(self.wait);
         for tool in tools::all(&self.effects) {
             builder = builder.custom_tool(tool);
         }
@@ -253,7 +263,7 @@ impl World {
         .await;
     }
 
-    /// Waits for an interrupt that is open, and returns it.
+    /// Waits for an interrupt that is open, and returns it: the first of its reply.
     pub(crate) async fn wait_for_interrupt(&self, session: &SessionId) -> PendingInterrupt {
         let client = self.client();
         let mut events = client
@@ -261,7 +271,8 @@ impl World {
             .await
             .expect("events");
         loop {
-            if let Some(open) = self.snapshot(session).await.pending_interrupts.pop() {
+            let open = self.snapshot(session).await.pending_interrupts;
+            if let Some(open) = open.into_iter().next() {
                 return open;
             }
             next_event(&mut events).await;
