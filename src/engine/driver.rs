@@ -531,13 +531,15 @@ impl Driver {
     }
 }
 
-/// Returns the Step whose attempt ends with this input: it does nothing afterwards.
+/// Returns the Step that has ended when it reports this: nothing of it runs any more. An attempt
+/// that is given back still runs.
 const fn ended_step(input: &Input) -> Option<StepId> {
     match input {
-        Input::SegmentEnded { attempt, .. }
-        | Input::ToolEnded { attempt, .. }
-        | Input::ReleaseAttempt { attempt } => Some(attempt.step_id),
-        Input::SendUserMessage { .. }
+        Input::SegmentEnded { attempt, .. } | Input::ToolEnded { attempt, .. } => {
+            Some(attempt.step_id)
+        }
+        Input::ReleaseAttempt { .. }
+        | Input::SendUserMessage { .. }
         | Input::ResolveInterrupt(_)
         | Input::StartTurn { .. }
         | Input::BeginAttempt { .. }
