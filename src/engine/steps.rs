@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::driver::{Applied, StepMessage, stop_requested};
 use super::local::Shared;
@@ -14,8 +15,8 @@ use crate::failure::{AttemptFailure, FailureClass};
 use crate::ids::{InterruptId, LeaseEpoch, Nonce, Revision, SessionId, StepId, ToolCallId, TurnId};
 use crate::record::{ToolOutcome, read_record};
 use crate::runner::{
-    AgentFrameworkRunner, History, LinkError, RunModelRequest, SegmentEvent, SegmentLink,
-    SegmentReply, SegmentUpdate, ToolCallEnd, ToolCallRequest,
+    AgentFrameworkRunner, History, LinkError, ProcessSlot, RunModelRequest, SegmentEvent,
+    SegmentLink, SegmentReply, SegmentUpdate, ToolCallEnd, ToolCallRequest,
 };
 use crate::session::{AttemptKey, CallState, CallStep, Input, Reply, SessionState};
 use crate::store::{RowKey, RowKind, StoreError, read_patiently};
@@ -108,6 +109,13 @@ impl StepContext {
 
 /// Runs one segment.
 pub(super) async fn run_model(context: StepContext, step_id: StepId) {
+    // Before the attempt is granted: waiting for a place is no part of it.
+    let mut stopping = context.stopping.clone();
+    let slot = tokio::select! {
+        biased;
+        () = stop_requested(&mut stopping) => return,
+        slot = context.shared.slots.run() => slot,
+    };
     let Some((attempt, state)) = context.begin(step_id).await else {
         return;
     };
@@ -118,7 +126,8 @@ pub(super) async fn run_model(context: StepContext, step_id: StepId) {
         Err(error) => Err(error.to_string()),
     };
     let end = match request {
-        Ok(request) => match run_segment(&context, &attempt, &state, request).await {
+        Ok(request) => match run_segment(&context, &attempt, &state, request.with_slot(slot)).await
+        {
             Some(end) => end,
             None => return,
         },
@@ -153,6 +162,7 @@ async fn segment_request(
     run.attempt = attempt.running.attempt;
     run.tenant.clone_from(&state.tenant);
     run.metadata.clone_from(&state.metadata);
+    run.epoch = context.epoch;
     if let Some(flow) = context.shared.registry.flow(&state.flow_type) {
         run.live_window = flow.options().live_window;
     }
@@ -200,6 +210,11 @@ async fn run_segment(
         )));
     };
     let turn_id = request.context.turn_id;
+    let waits = request
+        .slot
+        .as_ref()
+        .map(ProcessSlot::meter)
+        .unwrap_or_default();
     let mut live = context.shared.live.writer(
         context.session.clone(),
         turn_id,
@@ -211,7 +226,8 @@ async fn run_segment(
     let runner = flow.runner();
     let mut running = JoinSet::new();
     running.spawn(async move { runner.run_model(request, link).await });
-    let limit = tokio::time::sleep(flow.options().run_model_limit);
+    let (started, run_limit) = (Instant::now(), flow.options().run_model_limit);
+    let limit = tokio::time::sleep(run_limit);
     tokio::pin!(limit);
     let mut stopping = context.stopping.clone();
     let mut open_calls = 0_usize;
@@ -232,6 +248,12 @@ async fn run_segment(
                 Err(AttemptFailure::new(FailureClass::Runner, "the runner panicked"))
             })),
             () = &mut limit => {
+                // Time in which the process waits for people or handlers is not the CLI's.
+                let ends = started + run_limit + waits.waited();
+                if ends > Instant::now() {
+                    limit.as_mut().reset(ends);
+                    continue;
+                }
                 let detail = format!("the segment ran longer than {} s", flow.options().run_model_limit.as_secs());
                 break Some(Err(AttemptFailure::new(FailureClass::CliFailed, detail)));
             }

@@ -320,6 +320,8 @@ pub(super) fn plan(start: SegmentStart) -> SegmentPlan {
         answered: BTreeSet::new(),
         offered: BTreeSet::new(),
         path: GatedPath::Native,
+        is_warm: false,
+        stays: false,
         start,
     }
 }

@@ -1,11 +1,13 @@
 //! A world for one test: an engine, a store, tools whose effects are counted outside, and a CLI:
 //! the fake one in the process, or the real one on a scripted Messages API.
 
+mod counted;
 mod time;
 mod tools;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use abide::client::{AgentSessionClient, Observed, ResolveInterrupt, StartSession};
 use abide::engine::{LocalEngine, LocalEngineOptions};
@@ -22,6 +24,7 @@ use abide::testing::real_cli::{RealCli, isolated_environment};
 use abide::transport::{CliLauncher, SubprocessLauncher};
 use tempfile::TempDir;
 
+use counted::Counted;
 pub(crate) use tools::Effects;
 
 /// What a test needs of the world around the crate.
@@ -34,6 +37,7 @@ pub(crate) struct World {
     /// How gated calls wait, and how long a process waits with them.
     pub(crate) wait: GatedCallWait,
     pub(crate) session_options: SessionOptions,
+    starts: Arc<AtomicUsize>,
     directory: TempDir,
 }
 
@@ -110,6 +114,7 @@ impl World {
             engine_options: LocalEngineOptions::default(),
             wait: GatedCallWait::Native,
             session_options: SessionOptions::default(),
+            starts: Arc::default(),
             directory,
         }
     }
@@ -154,13 +159,48 @@ impl World {
                 (options.with_environment(environment), Arc::new(launcher))
             }
         };
+        let launcher = Counted {
+            inner: launcher,
+            starts: Arc::clone(&self.starts),
+        };
         let mut builder = ClaudeAgentRunner::builder(options)
-            .launcher(launcher)
+            .launcher(Arc::new(launcher))
             .gated_call_wait(self.wait);
         for tool in tools::all(&self.effects) {
             builder = builder.custom_tool(tool);
         }
         builder.build().expect("a runner")
+    }
+
+    /// How many CLI processes were started.
+    pub(crate) fn starts(&self) -> usize {
+        self.starts.load(Ordering::SeqCst)
+    }
+
+    /// Waits until the session shows this, and returns what it shows.
+    pub(crate) async fn wait_for_snapshot(
+        &self,
+        session: &SessionId,
+        fits: impl Fn(&AgentSnapshot) -> bool,
+    ) -> AgentSnapshot {
+        let client = self.client();
+        let mut events = client
+            .events(session, EventCursor(0))
+            .await
+            .expect("events");
+        loop {
+            let snapshot = self.snapshot(session).await;
+            if fits(&snapshot) {
+                return snapshot;
+            }
+            next_event(&mut events).await;
+        }
+    }
+
+    /// Waits until the turn waits for people without a process.
+    pub(crate) async fn wait_until_parked(&self, session: &SessionId) {
+        self.wait_for(session, |it| matches!(it.kind, EventKind::TurnSuspended))
+            .await;
     }
 
     /// Ends the engine as the death of its worker would.
@@ -265,18 +305,11 @@ impl World {
 
     /// Waits for an interrupt that is open, and returns it: the first of its reply.
     pub(crate) async fn wait_for_interrupt(&self, session: &SessionId) -> PendingInterrupt {
-        let client = self.client();
-        let mut events = client
-            .events(session, EventCursor(0))
-            .await
-            .expect("events");
-        loop {
-            let open = self.snapshot(session).await.pending_interrupts;
-            if let Some(open) = open.into_iter().next() {
-                return open;
-            }
-            next_event(&mut events).await;
-        }
+        let snapshot = self
+            .wait_for_snapshot(session, |it| !it.pending_interrupts.is_empty())
+            .await;
+        let mut open = snapshot.pending_interrupts.into_iter();
+        open.next().expect("one is open")
     }
 
     pub(crate) async fn approve(&self, session: &SessionId) {
