@@ -17,6 +17,8 @@ use abide::turn::{
 use async_trait::async_trait;
 use tokio::sync::watch;
 
+use crate::support::patience::watched;
+
 /// What the runner was asked to do, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Run {
@@ -72,7 +74,8 @@ impl Scripted {
     /// Returns once this many runs have come to the closed gate.
     pub(super) async fn waiting(&self, count: usize) {
         let mut waiting = self.waiting.subscribe();
-        waiting.wait_for(|it| *it >= count).await.unwrap();
+        let came = waiting.wait_for(|it| *it >= count);
+        watched(came).await.unwrap();
     }
 
     pub(super) fn runs(&self) -> Vec<Run> {
