@@ -59,6 +59,7 @@ impl StepContext {
             | Reply::InterruptResolved { .. }
             | Reply::CallGranted
             | Reply::CallIsFinal(_)
+            | Reply::CallNotPermitted
             | Reply::Done => None,
         }
     }
@@ -281,6 +282,7 @@ async fn answer(
                     .map(|()| SegmentReply::Granted)
                     .map_err(|_| LinkError::Superseded),
                 Ok(Reply::CallIsFinal(id)) => final_reply(context, turn_id, &id).await,
+                Ok(Reply::CallNotPermitted) => Ok(SegmentReply::NotPermitted),
                 Ok(Reply::Done) => Ok(SegmentReply::Accepted),
                 Ok(
                     Reply::Superseded
@@ -294,7 +296,10 @@ async fn answer(
             let change = match &answer {
                 Ok(SegmentReply::Granted) => CallChange::Started,
                 Ok(SegmentReply::Accepted) if ends_call => CallChange::Ended,
-                Ok(SegmentReply::Accepted | SegmentReply::Final(_)) | Err(_) => CallChange::None,
+                Ok(
+                    SegmentReply::Accepted | SegmentReply::Final(_) | SegmentReply::NotPermitted,
+                )
+                | Err(_) => CallChange::None,
             };
             // The segment may have ended meanwhile.
             let _ = reply.send(answer);

@@ -171,7 +171,7 @@ impl Reduction {
     ) -> Result<Reply, ReduceError> {
         let Some(index) = self.call_index(id) else {
             // Nobody decided about this call: it must not run (G5).
-            return Ok(Reply::Superseded);
+            return Ok(Reply::CallNotPermitted);
         };
         match self.call_mut(index)?.step {
             CallStep::PermittedInSegment => {
@@ -187,7 +187,7 @@ impl Reduction {
             // Started, undecided, or not to run inside a segment: a second start is never granted (G1).
             CallStep::StartedInSegment { .. }
             | CallStep::AwaitToolApproval(_)
-            | CallStep::Execute(_) => Ok(Reply::Superseded),
+            | CallStep::Execute(_) => Ok(Reply::CallNotPermitted),
         }
     }
 

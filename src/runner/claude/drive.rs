@@ -238,6 +238,12 @@ impl Driver {
                 SegmentReply::Final(outcome) => {
                     self.segment.handle_call_final(&tool_call_id, outcome);
                 }
+                SegmentReply::NotPermitted => {
+                    return Err(AttemptFailure::new(
+                        FailureClass::Runner,
+                        "the session did not permit the start of the resumed call",
+                    ));
+                }
                 SegmentReply::Accepted => {
                     return Err(AttemptFailure::new(
                         FailureClass::Runner,

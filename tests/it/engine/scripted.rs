@@ -38,6 +38,7 @@ pub(super) enum Run {
 /// - `panic`, `fail`: what it says
 /// - `live <text>`: writes live text, then waits for the gate
 /// - `wait`: waits for the gate
+/// - `start <id>`: wants to start this call inside the segment, and says what it is answered
 /// - anything else is answered with `re: …`
 ///
 /// Tools: `write` waits for approval, `free` does not, both run once; `idempotent`, `flaky` (its
@@ -191,6 +192,12 @@ impl AgentFrameworkRunner for Scripted {
                 self.wait_at_gate().await;
             }
             "wait" => self.wait_at_gate().await,
+            "start" => {
+                let tool_call_id = ToolCallId::new(rest).unwrap();
+                let starting = SegmentEvent::CallStarting { tool_call_id };
+                let answer = link.deliver(starting).await;
+                return Ok(completed(&format!("{answer:?}")));
+            }
             _ => {}
         }
         Ok(completed(&format!("re: {text}")))

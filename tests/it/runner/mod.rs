@@ -282,6 +282,7 @@ pub(crate) enum Start {
     Grant,
     Final(ToolOutcome),
     Supersede,
+    Forbid,
 }
 
 /// One agent and its conversation, as a session keeps them.
@@ -441,6 +442,9 @@ impl Agent {
                     }
                     (SegmentEvent::CallStarting { .. }, Start::Supersede) => {
                         Err(LinkError::Superseded)
+                    }
+                    (SegmentEvent::CallStarting { .. }, Start::Forbid) => {
+                        Ok(SegmentReply::NotPermitted)
                     }
                     _ => Ok(SegmentReply::Accepted),
                 };
