@@ -15,7 +15,7 @@ use crate::turn::{ResumedCall, RunModelContext, RunModelOutcome};
 
 pub use crate::turn::{SegmentEvent, SegmentReply, ToolCallEnd};
 pub use claude::{
-    CUSTOM_TOOL_SERVER_NAME_DEFAULT, ClaudeAgentOptions, ClaudeAgentRunner,
+    ApiKeyHelper, CUSTOM_TOOL_SERVER_NAME_DEFAULT, ClaudeAgentOptions, ClaudeAgentRunner,
     ClaudeAgentRunnerBuilder, CliEnvironment, CliVersionPolicy, Effort, McpServer, PermissionMode,
     SettingSource, SubAgent, TESTED_CLI_VERSIONS,
 };

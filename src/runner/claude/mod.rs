@@ -28,8 +28,8 @@ use crate::turn::{RunModelContext, RunModelOutcome};
 pub use builder::{CUSTOM_TOOL_SERVER_NAME_DEFAULT, ClaudeAgentRunnerBuilder};
 pub use environment::CliEnvironment;
 pub use options::{
-    ClaudeAgentOptions, CliVersionPolicy, Effort, McpServer, PermissionMode, SettingSource,
-    SubAgent,
+    ApiKeyHelper, ClaudeAgentOptions, CliVersionPolicy, Effort, McpServer, PermissionMode,
+    SettingSource, SubAgent,
 };
 
 use drive::Care;
@@ -180,8 +180,8 @@ impl ClaudeAgentRunner {
         spec.transcript = transcript;
         let servers = mcp_config(&self.server_name, &options.mcp_servers);
         spec.files.push(LaunchFile::new("--mcp-config", servers));
-        if let Some(command) = &options.api_key_helper {
-            let settings = serde_json::json!({ "apiKeyHelper": command });
+        if let Some(helper) = &options.api_key_helper {
+            let settings = serde_json::json!({ "apiKeyHelper": helper.command() });
             let file = LaunchFile::new("--settings", settings.to_string());
             spec.files.push(file);
         }
@@ -226,7 +226,11 @@ impl AgentFrameworkRunner for ClaudeAgentRunner {
         let hooks = HookRuns::new(self.hooks.clone(), request.context);
         let care = Care {
             versions: options.cli_version_policy,
-            redaction: Redaction::of(&spec.environment, &options.mcp_servers),
+            redaction: Redaction::of(
+                &spec.environment,
+                &options.mcp_servers,
+                options.api_key_helper.as_ref(),
+            ),
         };
         let launcher = self.launcher.as_ref();
         drive::drive(launcher, spec, segment, server, hooks, link, care).await

@@ -79,7 +79,7 @@ impl Flood {
         let spec = LaunchSpec::new(Vec::new(), BTreeMap::new(), "/".into());
         let care = Care {
             versions: CliVersionPolicy::default(),
-            redaction: Redaction::of(&spec.environment, &BTreeMap::new()),
+            redaction: Redaction::of(&spec.environment, &BTreeMap::new(), None),
         };
         let drive =
             Box::pin(async move { drive(&flood, spec, segment, server, hooks, link, care).await });
