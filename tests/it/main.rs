@@ -20,3 +20,4 @@ mod tidy;
 mod trace;
 mod turns;
 mod two_workers;
+mod variables;

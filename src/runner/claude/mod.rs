@@ -96,6 +96,9 @@ impl ClaudeAgentRunner {
         for tool in options.tools.iter().filter(is_unknown) {
             tracing::warn!(%tool, "the tested versions of the Claude Code CLI have no such tool");
         }
+        for variable in options.environment.left_out() {
+            tracing::warn!(%variable, "this variable of the options is not handed on to the CLI");
+        }
         Ok(options)
     }
 
