@@ -43,6 +43,7 @@ mod processes;
 mod refusals;
 mod rules;
 mod scenarios;
+mod settings;
 mod streams;
 
 use std::path::{Path, PathBuf};
