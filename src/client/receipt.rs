@@ -56,6 +56,9 @@ impl Receipt {
             | Reply::CallGranted
             | Reply::CallIsFinal(_)
             | Reply::CallNotPermitted
+            | Reply::CallIsOpen
+            | Reply::CallIsPermitted
+            | Reply::Parked
             | Reply::Done => {
                 return Err(Bug {
                     invariant: "only client requests have receipts",

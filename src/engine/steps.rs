@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::driver::{Applied, StepMessage, stop_requested};
 use super::local::Shared;
@@ -14,8 +15,8 @@ use crate::failure::{AttemptFailure, FailureClass};
 use crate::ids::{InterruptId, LeaseEpoch, Nonce, Revision, SessionId, StepId, ToolCallId, TurnId};
 use crate::record::{ToolOutcome, read_record};
 use crate::runner::{
-    AgentFrameworkRunner, History, LinkError, RunModelRequest, SegmentEvent, SegmentLink,
-    SegmentReply, SegmentUpdate, ToolCallEnd, ToolCallRequest,
+    AgentFrameworkRunner, History, LinkError, ProcessSlot, RunModelRequest, SegmentEvent,
+    SegmentLink, SegmentReply, SegmentUpdate, ToolCallEnd, ToolCallRequest,
 };
 use crate::session::{AttemptKey, CallState, CallStep, Input, Reply, SessionState};
 use crate::store::{RowKey, RowKind, StoreError, read_patiently};
@@ -60,6 +61,9 @@ impl StepContext {
             | Reply::CallGranted
             | Reply::CallIsFinal(_)
             | Reply::CallNotPermitted
+            | Reply::CallIsOpen
+            | Reply::CallIsPermitted
+            | Reply::Parked
             | Reply::Done => None,
         }
     }
@@ -106,6 +110,13 @@ impl StepContext {
 
 /// Runs one segment.
 pub(super) async fn run_model(context: StepContext, step_id: StepId) {
+    // Before the attempt is granted: waiting for a place is no part of it.
+    let mut stopping = context.stopping.clone();
+    let slot = tokio::select! {
+        biased;
+        () = stop_requested(&mut stopping) => return,
+        slot = context.shared.slots.run() => slot,
+    };
     let Some((attempt, state)) = context.begin(step_id).await else {
         return;
     };
@@ -116,13 +127,10 @@ pub(super) async fn run_model(context: StepContext, step_id: StepId) {
         Err(error) => Err(error.to_string()),
     };
     let end = match request {
-        Ok(request) => match run_segment(&context, &attempt, &state, request).await {
+        Ok(request) => match run_segment(&context, &attempt, &state, request.with_slot(slot)).await
+        {
             Some(end) => end,
-            None => {
-                // Stopped on purpose: the attempt is given back and costs nothing (G7).
-                let _ = context.deliver(Input::ReleaseAttempt { attempt }).await;
-                return;
-            }
+            None => return,
         },
         Err(detail) => Err(AttemptFailure::new(FailureClass::Store, detail)),
     };
@@ -155,6 +163,10 @@ async fn segment_request(
     run.attempt = attempt.running.attempt;
     run.tenant.clone_from(&state.tenant);
     run.metadata.clone_from(&state.metadata);
+    run.epoch = context.epoch;
+    if let Some(flow) = context.shared.registry.flow(&state.flow_type) {
+        run.live_window = flow.options().live_window;
+    }
     Ok(RunModelRequest::new(run, history, calls))
 }
 
@@ -185,7 +197,7 @@ async fn resumed_call(context: &StepContext, call: &CallState) -> Result<Resumed
 type SegmentResult = Result<RunModelOutcome, AttemptFailure>;
 
 /// Runs the segment in a task of its own, so that its panic is an end like any other, and answers
-/// what it reports. `None` when the engine is going down.
+/// what it reports. `None` when the engine is going down, and the attempt is given back.
 async fn run_segment(
     context: &StepContext,
     attempt: &AttemptKey,
@@ -199,6 +211,11 @@ async fn run_segment(
         )));
     };
     let turn_id = request.context.turn_id;
+    let waits = request
+        .slot
+        .as_ref()
+        .map(ProcessSlot::meter)
+        .unwrap_or_default();
     let mut live = context.shared.live.writer(
         context.session.clone(),
         turn_id,
@@ -210,7 +227,8 @@ async fn run_segment(
     let runner = flow.runner();
     let mut running = JoinSet::new();
     running.spawn(async move { runner.run_model(request, link).await });
-    let limit = tokio::time::sleep(flow.options().run_model_limit);
+    let (started, run_limit) = (Instant::now(), flow.options().run_model_limit);
+    let limit = tokio::time::sleep(run_limit);
     tokio::pin!(limit);
     let mut stopping = context.stopping.clone();
     let mut open_calls = 0_usize;
@@ -219,12 +237,24 @@ async fn run_segment(
             biased;
             // A call that was started inside the segment gets the grace time that handlers get;
             // the driver bounds it.
-            () = stop_requested(&mut stopping), if open_calls == 0 => break None,
+            () = stop_requested(&mut stopping), if open_calls == 0 => {
+                // Stopped on purpose: the attempt is given back before its process is ended, and
+                // costs nothing (G7).
+                let attempt = attempt.clone();
+                let _ = context.deliver(Input::ReleaseAttempt { attempt }).await;
+                break None;
+            }
             // Before the updates, so that a flood of live text delays neither.
             Some(end) = running.join_next() => break Some(end.unwrap_or_else(|_| {
                 Err(AttemptFailure::new(FailureClass::Runner, "the runner panicked"))
             })),
             () = &mut limit => {
+                // Time in which the process waits for people or handlers is not the CLI's.
+                let ends = started + run_limit + waits.waited();
+                if ends > Instant::now() {
+                    limit.as_mut().reset(ends);
+                    continue;
+                }
                 let detail = format!("the segment ran longer than {} s", flow.options().run_model_limit.as_secs());
                 break Some(Err(AttemptFailure::new(FailureClass::CliFailed, detail)));
             }
@@ -283,6 +313,9 @@ async fn answer(
                     .map_err(|_| LinkError::Superseded),
                 Ok(Reply::CallIsFinal(id)) => final_reply(context, turn_id, &id).await,
                 Ok(Reply::CallNotPermitted) => Ok(SegmentReply::NotPermitted),
+                Ok(Reply::CallIsOpen) => Ok(SegmentReply::Open),
+                Ok(Reply::CallIsPermitted) => Ok(SegmentReply::Permitted),
+                Ok(Reply::Parked) => Ok(SegmentReply::Parked),
                 Ok(Reply::Done) => Ok(SegmentReply::Accepted),
                 Ok(
                     Reply::Superseded
@@ -297,7 +330,12 @@ async fn answer(
                 Ok(SegmentReply::Granted) => CallChange::Started,
                 Ok(SegmentReply::Accepted) if ends_call => CallChange::Ended,
                 Ok(
-                    SegmentReply::Accepted | SegmentReply::Final(_) | SegmentReply::NotPermitted,
+                    SegmentReply::Accepted
+                    | SegmentReply::Final(_)
+                    | SegmentReply::NotPermitted
+                    | SegmentReply::Open
+                    | SegmentReply::Permitted
+                    | SegmentReply::Parked,
                 )
                 | Err(_) => CallChange::None,
             };

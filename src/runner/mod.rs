@@ -6,6 +6,7 @@ mod claude;
 mod history;
 mod hook;
 mod link;
+mod slots;
 
 use async_trait::async_trait;
 
@@ -13,11 +14,13 @@ use crate::failure::AttemptFailure;
 use crate::ids::{IdempotencyKey, LeaseEpoch, SessionId, ToolCallId, TurnId};
 use crate::turn::{ResumedCall, RunModelContext, RunModelOutcome};
 
-pub use crate::turn::{SegmentEvent, SegmentReply, ToolCallEnd};
+pub use crate::turn::{
+    LIVE_WINDOW_DEFAULT, SegmentEvent, SegmentProgress, SegmentReply, ToolCallEnd,
+};
 pub use claude::{
     ApiKeyHelper, CUSTOM_TOOL_SERVER_NAME_DEFAULT, ClaudeAgentOptions, ClaudeAgentRunner,
-    ClaudeAgentRunnerBuilder, CliEnvironment, CliVersionPolicy, Effort, McpServer, PermissionMode,
-    SettingSource, SubAgent, TESTED_CLI_VERSIONS,
+    ClaudeAgentRunnerBuilder, CliEnvironment, CliVersionPolicy, Effort, GatedCallWait,
+    LIVE_CLI_VERSIONS, McpServer, PermissionMode, SettingSource, SubAgent, TESTED_CLI_VERSIONS,
 };
 pub use history::History;
 pub use hook::{
@@ -25,6 +28,7 @@ pub use hook::{
     PreToolUseHook,
 };
 pub use link::{LinkError, LivePiece, SegmentLink, SegmentUpdate};
+pub use slots::{ProcessSlot, ProcessSlots, WaitMeter};
 
 /// What one segment starts from.
 #[derive(Debug)]
@@ -37,6 +41,9 @@ pub struct RunModelRequest {
     pub history: History,
     /// The gated calls that the segment must answer first; empty when the segment starts a turn.
     pub calls: Vec<ResumedCall>,
+    /// The place that the segment's process has among those of the worker; `None` when they are not
+    /// limited. Give it back while the process waits.
+    pub slot: Option<ProcessSlot>,
 }
 
 impl RunModelRequest {
@@ -47,7 +54,15 @@ impl RunModelRequest {
             context,
             history,
             calls,
+            slot: None,
         }
+    }
+
+    /// Gives the segment's process a place among those of the worker.
+    #[must_use]
+    pub fn with_slot(mut self, slot: ProcessSlot) -> Self {
+        self.slot = Some(slot);
+        self
     }
 }
 

@@ -5,15 +5,18 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::hooks::HookRuns;
 use super::mcp::{McpReply, ToolServer};
 use super::redaction::Redaction;
-use super::{CliVersionPolicy, TESTED_CLI_VERSIONS};
+use super::warm::Resident;
+use super::{CliVersionPolicy, LIVE_CLI_VERSIONS, LiveProof, TESTED_CLI_VERSIONS};
 use crate::failure::{AttemptFailure, FailureClass};
-use crate::ids::ToolCallId;
+use crate::ids::{ClaudeSessionId, Revision, ToolCallId};
 use crate::protocol::decode_line;
-use crate::runner::{LinkError, SegmentLink};
-use crate::segment::{Action, HooksAnswer, ProcessEnd, Segment};
+use crate::runner::{LinkError, ProcessSlot, SegmentLink};
+use crate::segment::{Action, HooksAnswer, ProcessEnd, Segment, Standing};
 use crate::transport::{CliError, CliExit, CliLauncher, CliProcess, LaunchSpec};
 use crate::turn::{RunModelOutcome, SegmentEvent, SegmentReply};
 
@@ -35,12 +38,33 @@ enum Happened {
     Tool(McpReply),
     Hooks(ToolCallId, HooksAnswer),
     Session(SegmentEvent, Result<SegmentReply, LinkError>),
+    /// The session was committed; its revision now.
+    Committed(Revision),
+    /// People had their time.
+    WindowOver,
 }
 
-/// What the options say about the CLI's version, and what of them no failure may show.
+/// What the options say about the CLI's version and about waiting, and what of them no failure may
+/// show.
 pub(super) struct Care {
     pub(super) versions: CliVersionPolicy,
     pub(super) redaction: Redaction,
+    pub(super) live_window: Duration,
+    /// Set when the CLI's version is not proven for live segments; later ones are native then.
+    pub(super) live: LiveProof,
+}
+
+/// What a segment runs on: a process that is there, or one to start.
+pub(super) enum Source {
+    Start(LaunchSpec, ToolServer),
+    Warm(Resident),
+}
+
+/// A segment that ended well, with its process if that stays.
+pub(super) struct Driven {
+    pub(super) outcome: RunModelOutcome,
+    /// The process, with its Claude session and the last entry of its transcript.
+    pub(super) resident: Option<(Resident, ClaudeSessionId, String)>,
 }
 
 struct Driver {
@@ -53,22 +77,44 @@ struct Driver {
     // Events for the session, one at a time and in order.
     events: VecDeque<SegmentEvent>,
     delivery: Option<Delivery>,
+    // The last commit of the session that was seen.
+    seen: Revision,
+    window: Window,
+    slot: Option<ProcessSlot>,
 }
 
-/// Runs the segment to its end. The process is ended when this returns or is dropped.
+/// How long the process waits for people.
+struct Window {
+    length: Duration,
+    // Since when nothing but a person can move the CLI on.
+    ends: Option<Instant>,
+}
+
+/// Runs the segment to its end. The process is ended when this returns or is dropped, unless it is
+/// part of what is returned.
 pub(super) async fn drive(
     launcher: &dyn CliLauncher,
-    spec: LaunchSpec,
+    source: Source,
     segment: Segment,
-    server: ToolServer,
     hooks: HookRuns,
     link: SegmentLink,
+    slot: Option<ProcessSlot>,
     care: Care,
-) -> Result<RunModelOutcome, AttemptFailure> {
-    let process = launcher
-        .launch(spec)
-        .await
-        .map_err(|error| care.redaction.failure(failure_of(&error)))?;
+) -> Result<Driven, AttemptFailure> {
+    let (process, server) = match source {
+        Source::Start(spec, server) => {
+            let process = launcher
+                .launch(spec)
+                .await
+                .map_err(|error| care.redaction.failure(failure_of(&error)))?;
+            (process, server)
+        }
+        Source::Warm(resident) => (resident.process, resident.server),
+    };
+    let window = Window {
+        length: care.live_window,
+        ends: None,
+    };
     let mut driver = Driver {
         segment,
         process,
@@ -78,17 +124,59 @@ pub(super) async fn drive(
         care,
         events: VecDeque::new(),
         delivery: None,
+        seen: Revision(0),
+        window,
+        slot,
     };
-    let end = match driver.run().await {
-        Ok(()) => driver.segment.finish().map(|end| end.outcome),
-        Err(failure) => Err(failure),
-    };
-    end.map_err(|failure| driver.care.redaction.failure(failure))
+    match driver.run().await {
+        Ok(()) => driver.finish(),
+        Err(failure) => Err(driver.care.redaction.failure(failure)),
+    }
 }
 
 impl Driver {
+    fn finish(self) -> Result<Driven, AttemptFailure> {
+        let stays = self.segment.stays();
+        let end = match self.segment.finish() {
+            Ok(end) => end,
+            Err(failure) => return Err(self.care.redaction.failure(failure)),
+        };
+        let resident = match (
+            end.outcome.is_completed() && stays,
+            self.slot,
+            end.stands_at,
+        ) {
+            (true, Some(slot), Some((session, last_entry))) => {
+                let resident = Resident {
+                    process: self.process,
+                    server: self.server,
+                    slot,
+                };
+                Some((resident, session, last_entry))
+            }
+            // What the CLI does until its end is nobody's business any more.
+            (_, _, _) => None,
+        };
+        Ok(Driven {
+            outcome: end.outcome,
+            resident,
+        })
+    }
+
+    /// Gives the place to run back while the CLI waits for a record, and takes one again before it
+    /// goes on.
+    async fn keep_place(&mut self) {
+        let Some(slot) = &mut self.slot else { return };
+        if self.segment.is_idle() {
+            slot.wait();
+        } else if !self.segment.is_ended() {
+            slot.run().await;
+        }
+    }
+
     async fn run(&mut self) -> Result<(), AttemptFailure> {
         loop {
+            self.keep_place().await;
             self.drain()?;
             // What was reported must be answered before the end: a start mark that is granted late
             // has an end of its own.
@@ -106,6 +194,14 @@ impl Driver {
                     self.delivery = None;
                     self.on_answer(event, answer)?;
                 }
+                Happened::Committed(revision) => {
+                    self.seen = revision;
+                    self.segment.handle_session_changed();
+                }
+                Happened::WindowOver => {
+                    self.window.ends = None;
+                    self.segment.handle_window_over();
+                }
             }
         }
     }
@@ -115,6 +211,34 @@ impl Driver {
             match &mut self.delivery {
                 Some(delivery) => delivery.await,
                 None => std::future::pending().await,
+            }
+        };
+        // Waiting begins when it is first seen, and anything that moves the CLI on ends it.
+        self.window.ends = match self.window.ends {
+            _ if !self.segment.waits_for_people() => None,
+            Some(ends) => Some(ends),
+            None => Some(Instant::now() + self.window.length),
+        };
+        let window = async {
+            match self.window.ends {
+                Some(ends) => tokio::time::sleep_until(ends).await,
+                None => std::future::pending().await,
+            }
+        };
+        let waits_for_people = self.window.ends.is_some();
+        let evicted = async {
+            match &self.slot {
+                Some(slot) => slot.evicted().await,
+                None => std::future::pending().await,
+            }
+        };
+        let watches = self.segment.watches_session();
+        let mut link = self.link.clone();
+        let committed = async {
+            match link.watch(self.seen).await {
+                Ok(revision) => revision,
+                // The engine is going down; it ends this segment.
+                Err(_) => std::future::pending().await,
             }
         };
         let may_read = !self.segment.is_ended() && self.events.len() < EVENTS_WAITING_MAX;
@@ -128,6 +252,10 @@ impl Driver {
             reply = self.server.next_reply() => Happened::Tool(reply),
             (id, answer) = self.hooks.next_answer() => Happened::Hooks(id, answer),
             (event, answer) = delivery => Happened::Session(event, answer),
+            revision = committed, if watches => Happened::Committed(revision),
+            () = window => Happened::WindowOver,
+            // Another process needs the place more.
+            () = evicted, if waits_for_people => Happened::WindowOver,
         }
     }
 
@@ -181,6 +309,16 @@ impl Driver {
 
     fn on_version(&self, version: Option<&str>) -> Result<(), AttemptFailure> {
         let version = version.unwrap_or("unknown");
+        if self.segment.is_live() && !LIVE_CLI_VERSIONS.contains(&version) {
+            self.care.live.refute();
+            tracing::warn!(%version, proven = ?LIVE_CLI_VERSIONS, "this version of the Claude Code CLI is not proven for live segments; gated calls end the process");
+            return Err(AttemptFailure::new(
+                FailureClass::CliFailed,
+                format!(
+                    "the Claude Code CLI {version} is not proven for live segments; the turn goes on without them"
+                ),
+            ));
+        }
         if TESTED_CLI_VERSIONS.contains(&version) {
             return Ok(());
         }
@@ -232,24 +370,49 @@ impl Driver {
         // Whoever took over does not read this failure; it only ends the segment.
         let answer = answer
             .map_err(|error| AttemptFailure::new(FailureClass::CliFailed, error.to_string()))?;
-        if let SegmentEvent::CallStarting { tool_call_id } = event {
-            match answer {
-                SegmentReply::Granted => self.segment.handle_call_granted(&tool_call_id),
-                SegmentReply::Final(outcome) => {
-                    self.segment.handle_call_final(&tool_call_id, outcome);
-                }
-                SegmentReply::NotPermitted => {
-                    return Err(AttemptFailure::new(
-                        FailureClass::Runner,
-                        "the session did not permit the start of the resumed call",
-                    ));
-                }
-                SegmentReply::Accepted => {
-                    return Err(AttemptFailure::new(
-                        FailureClass::Runner,
-                        "the session accepted a start without granting it",
-                    ));
-                }
+        match (event, answer) {
+            (SegmentEvent::CallStarting { tool_call_id }, SegmentReply::Granted) => {
+                self.segment.handle_call_granted(&tool_call_id);
+            }
+            (SegmentEvent::CallStarting { tool_call_id }, SegmentReply::Final(outcome)) => {
+                self.segment.handle_call_final(&tool_call_id, outcome);
+            }
+            (SegmentEvent::CallStarting { tool_call_id }, SegmentReply::Open) => {
+                self.segment.handle_call_not_yet(&tool_call_id);
+            }
+            (SegmentEvent::CallStanding { tool_call_id }, SegmentReply::Open) => {
+                self.segment
+                    .handle_call_standing(&tool_call_id, Standing::Open);
+            }
+            (SegmentEvent::CallStanding { tool_call_id }, SegmentReply::Permitted) => {
+                self.segment
+                    .handle_call_standing(&tool_call_id, Standing::Permitted);
+            }
+            (SegmentEvent::CallStanding { tool_call_id }, SegmentReply::Final(outcome)) => {
+                self.segment
+                    .handle_call_standing(&tool_call_id, Standing::Final(outcome));
+            }
+            (SegmentEvent::Checkpoint(_), SegmentReply::Accepted) => {
+                self.segment.handle_checkpoint_committed();
+            }
+            (SegmentEvent::ParkRequested(_), SegmentReply::Parked) => {
+                self.segment.handle_park_answer(true);
+            }
+            (SegmentEvent::ParkRequested(_), SegmentReply::Accepted) => {
+                self.segment.handle_park_answer(false);
+            }
+            (
+                SegmentEvent::CallFinished { .. }
+                | SegmentEvent::CallGivenUp { .. }
+                | SegmentEvent::InlineCallStarted { .. }
+                | SegmentEvent::InlineCallFinished { .. },
+                SegmentReply::Accepted,
+            ) => {}
+            (event, answer) => {
+                return Err(AttemptFailure::new(
+                    FailureClass::Runner,
+                    format!("the session answered {answer:?} to {}", event.name()),
+                ));
             }
         }
         Ok(())

@@ -1,7 +1,6 @@
 //! The custom tool server: MCP by rmcp over the CLI's control messages. It serves only what the
 //! gate permitted (L20, I23).
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -21,15 +20,8 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::ids::{SessionId, ToolCallId, TurnId};
-use crate::segment::McpPermit;
+use crate::segment::{McpPermit, cut_result};
 use crate::tool::{CustomTool, ToolContext, ToolEnd, run_guarded};
-
-/// The longest text of a result that the model gets whole, in UTF-16 units. The CLI puts a longer one
-/// into a file of its config directory, which is gone after the segment, and shows the model its
-/// name (measured on CLI 2.1.316 and 2.1.332: 50,000 pass, 50,001 do not).
-const RESULT_UNITS_MAX: usize = 50_000;
-
-const CUT_MARKER: &str = "\n[the rest of this result was cut]";
 
 /// What one tool server offers, and for whom.
 #[derive(Debug)]
@@ -40,7 +32,13 @@ pub(super) struct ServedTools {
     /// call only when the tool is listed.
     pub(super) replay_only: Option<String>,
     pub(super) session_id: SessionId,
-    pub(super) turn_id: TurnId,
+}
+
+/// A permit with the turn that it was given in.
+#[derive(Debug, Clone)]
+struct Permitted {
+    permit: McpPermit,
+    turn_id: TurnId,
 }
 
 /// The tool server of one CLI process. Created by [`ToolServer::start`]; dropping it cancels what
@@ -52,6 +50,7 @@ pub(super) struct ToolServer {
     waiting: HashMap<RequestId, String>,
     // Answers that need no rmcp.
     ready: VecDeque<McpReply>,
+    turn_id: TurnId,
     _service: RunningService<RoleServer, Handler>,
 }
 
@@ -66,7 +65,7 @@ pub(super) struct McpReply {
 
 impl ToolServer {
     /// Starts a server. Must be called inside a tokio runtime.
-    pub(super) fn start(served: ServedTools) -> Self {
+    pub(super) fn start(served: ServedTools, turn_id: TurnId) -> Self {
         let (inbound, from_cli) = mpsc::unbounded_channel();
         let (to_cli, outbound) = mpsc::unbounded_channel();
         let bridge = Bridge {
@@ -80,8 +79,14 @@ impl ToolServer {
             outbound,
             waiting: HashMap::new(),
             ready: VecDeque::new(),
+            turn_id,
             _service: service,
         }
+    }
+
+    /// From here on calls belong to this turn.
+    pub(super) const fn serve_turn(&mut self, turn_id: TurnId) {
+        self.turn_id = turn_id;
     }
 
     /// Takes one message of the CLI, with what may be done about it.
@@ -103,7 +108,9 @@ impl ToolServer {
                     return;
                 }
                 // The permit travels with its request, so that nothing can take another's.
-                request.request.extensions_mut().insert(permit);
+                let turn_id = self.turn_id;
+                let permitted = Permitted { permit, turn_id };
+                request.request.extensions_mut().insert(permitted);
                 self.waiting.insert(request.id.clone(), request_id.clone());
             }
             JsonRpcMessage::Notification(notification) => {
@@ -285,20 +292,24 @@ impl ServerHandler for Handler {
         _: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let result = match context.extensions.get::<McpPermit>() {
-            Some(McpPermit::Run {
-                tool_call_id,
-                tool_name,
-                arguments,
-            }) => {
+        let permitted = context.extensions.get::<Permitted>();
+        let result = match permitted.map(|it| (&it.permit, it.turn_id)) {
+            Some((
+                McpPermit::Run {
+                    tool_call_id,
+                    tool_name,
+                    arguments,
+                },
+                turn_id,
+            )) => {
                 tokio::select! {
-                    result = self.run(tool_call_id.clone(), tool_name, arguments) => result,
+                    result = self.run(turn_id, tool_call_id.clone(), tool_name, arguments) => result,
                     // The reply goes nowhere: dropping the handler is what counts.
                     () = context.ct.cancelled() => error("the call was cancelled"),
                 }
             }
-            Some(McpPermit::Replay { text, is_error }) => result(text, *is_error),
-            Some(McpPermit::Refuse | McpPermit::Protocol) | None => {
+            Some((McpPermit::Replay { text, is_error }, _)) => result(text, *is_error),
+            Some((McpPermit::Refuse | McpPermit::Protocol, _)) | None => {
                 error("the call did not run: it was not permitted")
             }
         };
@@ -309,6 +320,7 @@ impl ServerHandler for Handler {
 impl Handler {
     async fn run(
         &self,
+        turn_id: TurnId,
         tool_call_id: ToolCallId,
         tool_name: &str,
         arguments: &str,
@@ -316,7 +328,7 @@ impl Handler {
         let Some(tool) = self.0.tools.get(tool_name) else {
             return error("the call did not run: there is no such tool");
         };
-        let context = ToolContext::inline(self.0.session_id.clone(), self.0.turn_id, tool_call_id);
+        let context = ToolContext::inline(self.0.session_id.clone(), turn_id, tool_call_id);
         match run_guarded(tool, arguments, context).await {
             ToolEnd::Output(output) => result(&output.text, output.is_error),
             ToolEnd::Failed(text) | ToolEnd::InvalidArguments(text) => error(&text),
@@ -334,7 +346,7 @@ impl Handler {
 }
 
 fn result(text: &str, is_error: bool) -> CallToolResult {
-    let content = vec![ContentBlock::text(cut(text).into_owned())];
+    let content = vec![ContentBlock::text(cut_result(text).into_owned())];
     if is_error {
         CallToolResult::error(content)
     } else {
@@ -344,20 +356,6 @@ fn result(text: &str, is_error: bool) -> CallToolResult {
 
 fn error(text: &str) -> CallToolResult {
     result(text, true)
-}
-
-fn cut(text: &str) -> Cow<'_, str> {
-    // A text never has more UTF-16 units than bytes.
-    if text.len() <= RESULT_UNITS_MAX || text.encode_utf16().count() <= RESULT_UNITS_MAX {
-        return Cow::Borrowed(text);
-    }
-    let mut units = CUT_MARKER.len();
-    let end = text.char_indices().find_map(|(position, it)| {
-        units += it.len_utf16();
-        (units > RESULT_UNITS_MAX).then_some(position)
-    });
-    let kept = &text[..end.unwrap_or(text.len())];
-    Cow::Owned(format!("{kept}{CUT_MARKER}"))
 }
 
 fn listed(tool: &CustomTool) -> Tool {

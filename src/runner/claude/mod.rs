@@ -6,23 +6,23 @@ mod environment;
 mod hooks;
 mod mcp;
 mod options;
+mod planning;
 mod redaction;
+mod warm;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 
 use super::{AgentFrameworkRunner, RunModelRequest, SegmentLink, ToolCallEnd, ToolCallRequest};
 use crate::failure::{AttemptFailure, FailureClass};
 use crate::policy::{ToolPolicies, ToolPolicy};
-use crate::protocol::{AgentSetup, Launch, mcp_config};
-use crate::segment::{
-    Conversation, Segment, SegmentPlan, SegmentStart, materialise, read_conversation,
-};
+use crate::segment::{Segment, read_conversation};
 use crate::tool::{CustomTool, DeferredToolExecution, ToolContext, ToolEnd, run_guarded};
-use crate::transport::{CliLauncher, LaunchFile, LaunchSpec, ResumedTranscript};
+use crate::transport::CliLauncher;
 use crate::turn::{RunModelContext, RunModelOutcome};
 
 pub use builder::{CUSTOM_TOOL_SERVER_NAME_DEFAULT, ClaudeAgentRunnerBuilder};
@@ -32,15 +32,50 @@ pub use options::{
     SettingSource, SubAgent,
 };
 
-use drive::Care;
+use drive::{Care, Source};
 use options::AgentTools;
+use planning::Planned;
 use redaction::Redaction;
+use warm::{StartedWith, WarmKey, WarmProcesses};
 
 use hooks::{HookRuns, Hooks};
 use mcp::{ServedTools, ToolServer};
 
 /// The versions of the CLI that the tests of this crate run against; another one is warned about.
 pub const TESTED_CLI_VERSIONS: [&str; 2] = ["2.1.316", "2.1.332"];
+
+/// The versions of the CLI that live segments are proven on (design.md 4); another one ends its
+/// process at each gated call, by its own deferral.
+pub const LIVE_CLI_VERSIONS: [&str; 2] = ["2.1.316", "2.1.332"];
+
+/// How gated calls wait for decisions and outcomes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum GatedCallWait {
+    /// The process waits with them for as long as the Flow's live window, all calls of a reply at
+    /// once, and every tool boundary is a checkpoint. With a CLI that is none of
+    /// [`LIVE_CLI_VERSIONS`], as [`GatedCallWait::Native`].
+    #[default]
+    Live,
+    /// The CLI's own documented deferral: the process ends at the first gated call of a reply, the
+    /// model is asked again for the second, and a crash repeats the segment.
+    Native,
+}
+
+/// Whether the CLI of this runner may run live segments: yes, until a version shows up that is not
+/// proven.
+#[derive(Debug, Clone, Default)]
+struct LiveProof(Arc<AtomicBool>);
+
+impl LiveProof {
+    fn holds(&self) -> bool {
+        !self.0.load(Ordering::Relaxed)
+    }
+
+    fn refute(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
 
 /// Runs an agent by the Claude Code CLI. Created by [`ClaudeAgentRunner::builder`].
 ///
@@ -54,6 +89,9 @@ pub struct ClaudeAgentRunner {
     policies: ToolPolicies,
     hooks: Hooks,
     launcher: Arc<dyn CliLauncher>,
+    gated_calls: GatedCallWait,
+    live: LiveProof,
+    warm: WarmProcesses,
 }
 
 type OptionsFn =
@@ -109,87 +147,6 @@ impl ClaudeAgentRunner {
             policies: &self.policies,
         }
     }
-
-    fn plan(
-        &self,
-        options: &ClaudeAgentOptions,
-        conversation: Conversation,
-        request: &RunModelRequest,
-    ) -> Result<(SegmentPlan, Option<ResumedTranscript>), AttemptFailure> {
-        // Calls before the last one have their results in the transcript by now: the CLI keeps one
-        // call at a time.
-        let pending = request.calls.last();
-        let transcript = materialise(conversation.entries, pending.map(|call| &call.tool_call_id))?;
-        let start = match pending {
-            Some(call) => SegmentStart::Resume { call: call.clone() },
-            None => SegmentStart::Turn {
-                prompt: conversation.unread,
-            },
-        };
-        let resumed = conversation
-            .claude_session
-            .clone()
-            .map(|session| ResumedTranscript::new(session, transcript.entries));
-        let plan = SegmentPlan {
-            server_name: self.server_name.clone(),
-            custom_tools: self.custom_policies.clone(),
-            policies: self.policies.clone(),
-            asks_hooks: !self.hooks.hooks.is_empty(),
-            has_refusing_rules: !(options.disallowed_tools.is_empty()
-                && options.setting_sources.is_empty()),
-            setup: AgentSetup {
-                system_prompt: options.system_prompt.clone(),
-                append_system_prompt: options.append_system_prompt.clone(),
-                json_schema: options.json_schema.clone(),
-                agents: options.agents.clone(),
-                title: options.title.clone(),
-            },
-            resume: conversation.claude_session,
-            answered: transcript.answered,
-            start,
-        };
-        Ok((plan, resumed))
-    }
-
-    fn launch_spec(
-        &self,
-        options: &ClaudeAgentOptions,
-        transcript: Option<ResumedTranscript>,
-    ) -> LaunchSpec {
-        let arguments = Launch {
-            model: options.model.clone(),
-            fallback_model: options.fallback_model.clone(),
-            tools: options.tools.clone(),
-            allowed_tools: options.allowed_tools.clone(),
-            disallowed_tools: options.disallowed_tools.clone(),
-            additional_directories: (options.additional_directories.iter())
-                .map(|it| it.to_string_lossy().into_owned())
-                .collect(),
-            permission_mode: options.permission_mode,
-            setting_sources: options.setting_sources.clone(),
-            max_turns: options.max_turns,
-            max_budget_usd: options.max_budget_usd,
-            max_thinking_tokens: options.max_thinking_tokens,
-            effort: options.effort,
-            extra_arguments: options.extra_arguments.clone().into_iter().collect(),
-            resume: transcript.as_ref().map(|it| it.claude_session.clone()),
-        }
-        .arguments();
-        let mut spec = LaunchSpec::new(
-            arguments,
-            options.environment.for_cli(),
-            options.working_directory.clone(),
-        );
-        spec.transcript = transcript;
-        let servers = mcp_config(&self.server_name, &options.mcp_servers);
-        spec.files.push(LaunchFile::new("--mcp-config", servers));
-        if let Some(helper) = &options.api_key_helper {
-            let settings = serde_json::json!({ "apiKeyHelper": helper.command() });
-            let file = LaunchFile::new("--settings", settings.to_string());
-            spec.files.push(file);
-        }
-        spec
-    }
 }
 
 #[async_trait]
@@ -211,32 +168,69 @@ impl AgentFrameworkRunner for ClaudeAgentRunner {
         }
         let conversation = read_conversation(messages.iter().map(|it| &it.framework_item))?;
         drop(messages);
-        let (plan, transcript) = self.plan(&options, conversation, &request)?;
-        let replay_only = request
-            .calls
-            .last()
-            .map(|it| it.tool_name.clone())
-            .filter(|it| !self.tools.contains_key(it));
-        let segment = Segment::new(plan)?;
-        let spec = self.launch_spec(&options, transcript);
-        let server = ToolServer::start(ServedTools {
-            server_name: self.server_name.clone(),
-            tools: self.tools.clone(),
-            replay_only,
-            session_id: request.context.session_id.clone(),
-            turn_id: request.context.turn_id,
-        });
-        let hooks = HookRuns::new(self.hooks.clone(), request.context);
+        let Planned {
+            mut segment,
+            launch,
+            warm,
+        } = self.plan(&options, conversation, &request)?;
+        let context = request.context;
+        let resident = match &warm {
+            Some(key) => {
+                (self.warm)
+                    .claim(&context.session_id, key, context.epoch)
+                    .await
+            }
+            None => None,
+        };
+        segment.is_warm = resident.is_some();
+        let stays_with = StartedWith::of(&launch, &segment.setup);
         let care = Care {
             versions: options.cli_version_policy,
             redaction: Redaction::of(
-                &spec.environment,
+                &launch.environment,
                 &options.mcp_servers,
                 options.api_key_helper.as_ref(),
             ),
+            live_window: context.live_window,
+            live: self.live.clone(),
         };
+        let segment = Segment::new(segment)?;
+        let source = match resident {
+            Some(mut resident) => {
+                resident.server.serve_turn(context.turn_id);
+                Source::Warm(resident)
+            }
+            None => {
+                let replay_only = (request.calls.last())
+                    .map(|it| it.tool_name.clone())
+                    .filter(|it| !self.tools.contains_key(it));
+                let served = ServedTools {
+                    server_name: self.server_name.clone(),
+                    tools: self.tools.clone(),
+                    replay_only,
+                    session_id: context.session_id.clone(),
+                };
+                Source::Start(launch, ToolServer::start(served, context.turn_id))
+            }
+        };
+        let (session, epoch, window) = (
+            context.session_id.clone(),
+            context.epoch,
+            context.live_window,
+        );
+        let hooks = HookRuns::new(self.hooks.clone(), context);
         let launcher = self.launcher.as_ref();
-        drive::drive(launcher, spec, segment, server, hooks, link, care).await
+        let driven =
+            drive::drive(launcher, source, segment, hooks, link, request.slot, care).await?;
+        if let Some((resident, claude_session, last_entry)) = driven.resident {
+            let key = WarmKey {
+                claude_session,
+                last_entry,
+                started_with: stays_with,
+            };
+            self.warm.keep(session, key, epoch, resident, window);
+        }
+        Ok(driven.outcome)
     }
 
     async fn call_tool(&self, call: ToolCallRequest) -> ToolCallEnd {
