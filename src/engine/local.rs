@@ -28,6 +28,10 @@ pub struct LocalEngineOptions {
     pub scan_interval: Duration,
     /// How long a shutdown waits for handlers that run. Default: 30 s.
     pub shutdown_grace: Duration,
+    /// How long a shutdown lets a model call that is under way come to its next tool boundary, within
+    /// [`LocalEngineOptions::shutdown_grace`]; over it, the next worker makes the call again.
+    /// Default: 5 s.
+    pub boundary_grace: Duration,
     /// How many segments run at once; further ones wait for a place. A process that waits with its
     /// calls does not count. Default: the number of cores.
     pub max_running: usize,
@@ -45,6 +49,7 @@ impl Default for LocalEngineOptions {
             lease_time: Duration::from_secs(15),
             scan_interval: Duration::from_secs(5),
             shutdown_grace: Duration::from_secs(30),
+            boundary_grace: Duration::from_secs(5),
             max_running: cores(),
             max_resident: resident_default(),
             clock: Arc::new(SystemClock),

@@ -60,6 +60,7 @@ impl StepContext {
             | Reply::InterruptResolved { .. }
             | Reply::CallGranted
             | Reply::CallIsFinal(_)
+            | Reply::CallNotPermitted
             | Reply::CallIsOpen
             | Reply::CallIsPermitted
             | Reply::Parked
@@ -231,18 +232,24 @@ async fn run_segment(
     tokio::pin!(limit);
     let mut stopping = context.stopping.clone();
     let mut open_calls = 0_usize;
+    // When the segment is left because the engine goes down.
+    let mut leave_at = None;
     let end = loop {
         tokio::select! {
             biased;
-            // A call that was started inside the segment gets the grace time that handlers get;
-            // the driver bounds it.
-            () = stop_requested(&mut stopping), if open_calls == 0 => {
-                // Stopped on purpose: the attempt is given back before its process is ended, and
-                // costs nothing (G7).
-                let attempt = attempt.clone();
-                let _ = context.deliver(Input::ReleaseAttempt { attempt }).await;
-                break None;
+            // At once where nothing is under way. A model call gets a moment to reach the next tool
+            // boundary, so that it need not be made again.
+            () = stop_requested(&mut stopping), if leave_at.is_none() => {
+                let grace = if waits.is_waiting() {
+                    Duration::ZERO
+                } else {
+                    context.shared.options.boundary_grace
+                };
+                leave_at = Some(Instant::now() + grace);
             }
+            // A call that was started inside the segment gets the grace time that handlers get; the
+            // driver bounds it.
+            () = until(leave_at), if open_calls == 0 => break None,
             // Before the updates, so that a flood of live text delays neither.
             Some(end) = running.join_next() => break Some(end.unwrap_or_else(|_| {
                 Err(AttemptFailure::new(FailureClass::Runner, "the runner panicked"))
@@ -258,6 +265,15 @@ async fn run_segment(
                 break Some(Err(AttemptFailure::new(FailureClass::CliFailed, detail)));
             }
             Some(update) = updated.recv() => {
+                if leave_at.is_some()
+                    && let SegmentUpdate::Event(event @ SegmentEvent::Checkpoint(_), _) = update
+                {
+                    // The boundary. Unanswered, the CLI asks the model nothing more.
+                    let attempt = attempt.clone();
+                    let _ = context.deliver(Input::Segment { attempt, event }).await;
+                    leave_at = Some(Instant::now());
+                    continue;
+                }
                 match answer(context, attempt, turn_id, &mut live, update).await {
                     CallChange::Started => open_calls += 1,
                     CallChange::Ended => open_calls = open_calls.saturating_sub(1),
@@ -266,6 +282,12 @@ async fn run_segment(
             }
         }
     };
+    if end.is_none() {
+        // Stopped on purpose: the attempt is given back before its process is ended, and costs
+        // nothing (G7).
+        let attempt = attempt.clone();
+        let _ = context.deliver(Input::ReleaseAttempt { attempt }).await;
+    }
     // What it reported before it ended comes before its end; but nothing starts any more.
     running.shutdown().await;
     while let Ok(update) = updated.try_recv() {
@@ -279,6 +301,13 @@ async fn run_segment(
         }
     }
     end
+}
+
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// What an update did to the gated calls that run inside the segment.
@@ -302,6 +331,7 @@ async fn answer(
         }
         SegmentUpdate::Event(event, reply) => {
             let ends_call = matches!(event, SegmentEvent::CallFinished { .. });
+            let is_checkpoint = matches!(event, SegmentEvent::Checkpoint(_));
             let input = Input::Segment {
                 attempt: attempt.clone(),
                 event,
@@ -311,6 +341,7 @@ async fn answer(
                     .map(|()| SegmentReply::Granted)
                     .map_err(|_| LinkError::Superseded),
                 Ok(Reply::CallIsFinal(id)) => final_reply(context, turn_id, &id).await,
+                Ok(Reply::CallNotPermitted) => Ok(SegmentReply::NotPermitted),
                 Ok(Reply::CallIsOpen) => Ok(SegmentReply::Open),
                 Ok(Reply::CallIsPermitted) => Ok(SegmentReply::Permitted),
                 Ok(Reply::Parked) => Ok(SegmentReply::Parked),
@@ -327,9 +358,14 @@ async fn answer(
             let change = match &answer {
                 Ok(SegmentReply::Granted) => CallChange::Started,
                 Ok(SegmentReply::Accepted) if ends_call => CallChange::Ended,
+                Ok(SegmentReply::Accepted) if is_checkpoint => {
+                    live.committed();
+                    CallChange::None
+                }
                 Ok(
                     SegmentReply::Accepted
                     | SegmentReply::Final(_)
+                    | SegmentReply::NotPermitted
                     | SegmentReply::Open
                     | SegmentReply::Permitted
                     | SegmentReply::Parked,

@@ -47,6 +47,12 @@ impl WaitMeter {
         before + since.map_or(Duration::ZERO, |it| it.elapsed())
     }
 
+    /// True while it waits.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        self.lock().1.is_some()
+    }
+
     fn set_waiting(&self, waits: bool) {
         let waited = self.waited();
         *self.lock() = (waited, waits.then(Instant::now));

@@ -249,8 +249,14 @@ impl Segment {
             calls: calls.iter().map(|it| it.id.clone()).collect(),
             batches: std::mem::take(&mut self.live.batches),
         };
-        if let Some(progress) = self.progress(calls) {
-            self.live.on_the_way.push_back(checkpoint);
+        let Some(progress) = self.progress(calls) else {
+            return;
+        };
+        self.live.on_the_way.push_back(checkpoint);
+        if progress == SegmentProgress::default() && self.live.on_the_way.len() == 1 {
+            // Nothing was said since the last one.
+            self.handle_checkpoint_committed();
+        } else {
             self.deliver(SegmentEvent::Checkpoint(progress));
         }
     }

@@ -26,6 +26,9 @@ const EXIT_GRACE: Duration = Duration::from_secs(2);
 /// How much of stderr becomes part of a failure, in bytes: its end says what went wrong.
 const STDERR_BYTES_MAX: usize = 1_000;
 
+/// A longer live window is as good as none: it is never met.
+const WINDOW_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
 /// How many events may wait for the session before the CLI's output has to wait for them.
 const EVENTS_WAITING_MAX: usize = 64;
 
@@ -217,7 +220,7 @@ impl Driver {
         self.window.ends = match self.window.ends {
             _ if !self.segment.waits_for_people() => None,
             Some(ends) => Some(ends),
-            None => Some(Instant::now() + self.window.length),
+            None => Some(Instant::now() + self.window.length.min(WINDOW_MAX)),
         };
         let window = async {
             match self.window.ends {

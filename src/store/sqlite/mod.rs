@@ -21,8 +21,8 @@ use async_trait::async_trait;
 use tokio::sync::{broadcast, oneshot};
 
 use super::{
-    ChangeStream, Chunk, ChunkHeader, Commit, EventRow, LeaseAnswer, RowKey, SessionFilter,
-    SessionPage, StateStore, StoreError, StoredSession, WorkerId, WorkerRecord,
+    Change, ChangeStream, Chunk, ChunkHeader, Commit, EventRow, Fence, LeaseAnswer, RowKey,
+    SessionFilter, SessionPage, StateStore, StoreError, StoredSession, WorkerId, WorkerRecord,
 };
 use crate::ids::{ChunkId, EventCursor, LeaseEpoch, Revision, SessionId};
 use writer::Done;
@@ -112,16 +112,21 @@ impl StateStore for SqliteStateStore {
         &self,
         session: &SessionId,
         expected: Revision,
-        fence: Option<LeaseEpoch>,
+        fence: Option<Fence>,
         commit: Commit,
     ) -> Result<Revision, StoreError> {
         let session = session.clone();
         self.writer
             .write("commit", move |at, stamp| {
+                let fence = fence.as_ref();
                 let revision = apply::commit(at, stamp, &session, expected, fence, &commit)?;
                 Ok(Done {
                     value: revision,
-                    changed: Some(session.clone()),
+                    changed: Some(Change::Committed {
+                        session: session.clone(),
+                        revision,
+                        due_at: commit.summary.due_at,
+                    }),
                 })
             })
             .await
@@ -244,7 +249,7 @@ impl StateStore for SqliteStateStore {
                 let was_there = apply::delete(at, stamp, &session)?;
                 Ok(Done {
                     value: was_there,
-                    changed: was_there.then(|| session.clone()),
+                    changed: was_there.then(|| Change::Deleted(session.clone())),
                 })
             })
             .await
