@@ -239,7 +239,7 @@ impl Segment {
         let are_seen = live.candidates.iter().all(|it| live.seen.contains(&it.id));
         let is_complete = !live.is_streaming && are_seen && !self.gate.looks_ahead();
         let has_calls = !live.candidates.is_empty();
-        if !is_complete || !(has_calls || !live.batches.is_empty()) {
+        if !is_complete || (!has_calls && live.batches.is_empty()) {
             return;
         }
         let mut calls = std::mem::take(&mut self.live.candidates);
