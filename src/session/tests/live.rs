@@ -22,7 +22,7 @@ fn progress(messages: Vec<NewMessage>, calls: Vec<RequestedCall>) -> SegmentProg
     SegmentProgress {
         messages,
         calls,
-        usage: Usage::default(),
+        ..SegmentProgress::default()
     }
 }
 
