@@ -23,7 +23,8 @@ pub enum LiveFact {
     WarmUsage,
     /// No entry of the conversation is mirrored after the result.
     MirrorBeforeResult,
-    /// Prompt and whole reply are mirrored while the first hook is unanswered.
+    /// Prompt and whole reply are mirrored while the first hook is unanswered. Not before: the mirror
+    /// of the prompt may come after the first line of the reply.
     MirrorBeforeDecision,
     /// Lines on the output have the uuids of their entries, and come before them.
     LineUuids,
@@ -33,7 +34,8 @@ pub enum LiveFact {
     SteeringAtHook,
     /// So does one sent while PostToolBatch is open.
     SteeringAtBatch,
-    /// A hook is given up after the `timeout` that was registered with it, in seconds.
+    /// A hook is given up after the `timeout` that was registered with it, in seconds. That one may
+    /// wait for minutes (17a) is not tried here.
     HookTimeout,
     /// Questions about the calls of a sub-agent name it, PostToolBatch too.
     SubAgentNamed,
@@ -67,6 +69,9 @@ pub enum LiveFact {
     CutAfterPrompt,
     /// A turn cut after a reply goes on, without the calls of that reply.
     CutAfterCall,
+    /// Signed thinking in front of a call is in the next request, unchanged, after a wait in the
+    /// process and after appended results; with thinking on, and a reply of the requested model.
+    ThinkingKept,
     /// Without the variable an interrupted turn waits.
     WaitsWithoutVariable,
 }
@@ -91,6 +96,7 @@ impl LiveFact {
             Self::NothingRunsAgain => "17g",
             Self::DeferralBesideResults => "17e",
             Self::LaterCallDropped => "17c",
+            Self::ThinkingKept => "17h",
             Self::CutAfterPrompt | Self::CutAfterCall | Self::WaitsWithoutVariable => "17f",
             Self::BatchWithoutRun
             | Self::NoBatchWithoutCalls
@@ -136,6 +142,7 @@ impl LiveFact {
             Self::LaterCallDropped => "an unanswered call behind a deferral is dropped",
             Self::CutAfterPrompt => "a turn cut after its prompt goes on",
             Self::CutAfterCall => "a turn cut after a reply goes on without its calls",
+            Self::ThinkingKept => "signed thinking before a call is kept",
             Self::WaitsWithoutVariable => "an interrupted turn waits without the variable",
         }
     }

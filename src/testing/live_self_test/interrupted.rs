@@ -23,6 +23,7 @@ pub(super) const DEFERRAL: &[LiveFact] = &[
     LiveFact::NoBatchAfterDeferral,
 ];
 pub(super) const DROPPED_CALL: &[LiveFact] = &[LiveFact::LaterCallDropped];
+pub(super) const THINKING: &[LiveFact] = &[LiveFact::ThinkingKept];
 pub(super) const CUT: &[LiveFact] = &[
     LiveFact::CutAfterPrompt,
     LiveFact::CutAfterCall,
@@ -316,5 +317,59 @@ pub(super) async fn cut(candidate: &Candidate, findings: &mut Findings) -> Resul
     findings.equal(waits, "requests at the end", stage.requests(), requests);
     findings.equal(waits, "results at the end", host.of_type("result").len(), 0);
     findings.equal(waits, "the exit", exit, CliExit::Exited(0));
+    stage.leave().await
+}
+
+pub(super) async fn thinking(candidate: &Candidate, findings: &mut Findings) -> Result<(), Broken> {
+    const PROMPT: &str = r#"script: think one moment ;; call refund {"n":1}"#;
+    let fact = LiveFact::ThinkingKept;
+    let start = |policy| Start {
+        max_thinking_tokens: Some(2_000),
+        ..Start::with(policy)
+    };
+    let stage = Stage::set(candidate).await?;
+    let mut host = stage.start(start(HOLD_HOOKS)).await?;
+    let mut shown = Vec::new();
+    for number in [1, 2] {
+        host.prompt(&uuid(number), &[PROMPT])?;
+        let hook = host.question(Asked::PreToolUse).await?;
+        if number == 2 {
+            break;
+        }
+        host.linger().await?;
+        host.answer(&hook, Answer::Yes)?;
+        let batch = host.question(Asked::PostToolBatch).await?;
+        host.answer(&batch, Answer::Yes)?;
+        host.result().await?;
+        shown.push(("in the process", stage.last_shown_reply()));
+    }
+    until_reply_mirrored(&mut host, 2).await?;
+    stage.terminate(&host)?;
+    let (host, _) = host.end().await?;
+    let lines = host.of_type("assistant").into_iter();
+    let mut thoughts = lines.map(|it| it["message"]["content"][0].clone());
+    let thought = thoughts.find(|it| it["type"] == "thinking");
+    let thought = thought.ok_or_else(|| Broken::new("the reply has no thinking"))?;
+    findings.check(fact, "it is signed", thought["signature"].is_string());
+    let mut growing = Growing::of(&host.mirrored)?;
+    growing.add_result(&host.calls()[1], "refunded")?;
+    let entries = growing.into_entries();
+    let mut host = stage
+        .resume_with(start(YES), &host.session()?, entries, true)
+        .await?;
+    let result = host.result().await?;
+    findings.equal(
+        fact,
+        "the answer",
+        &result["result"],
+        &json!("refund: refunded"),
+    );
+    shown.push(("after appended results", stage.last_shown_reply()));
+    for (when, reply) in shown {
+        let blocks = reply.map(|it| it["content"].clone()).unwrap_or_default();
+        findings.equal(fact, when, &blocks[0], &thought);
+        findings.equal(fact, when, &blocks[1]["type"], &json!("tool_use"));
+    }
+    host.close().await?;
     stage.leave().await
 }

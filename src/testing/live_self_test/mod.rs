@@ -49,6 +49,9 @@ pub async fn live_self_test(program: &Path) -> LiveReport {
 async fn try_candidate(candidate: &Candidate) -> LiveReport {
     let mut report = LiveReport::default();
     for experiment in Experiment::ALL {
+        if !experiment.is_for(candidate) {
+            continue;
+        }
         let mut findings = Findings::new(experiment.facts());
         let run = experiment.run(candidate, &mut findings);
         let ending = match tokio::time::timeout(PATIENCE, run).await {
@@ -74,10 +77,11 @@ enum Experiment {
     Deferral,
     DroppedCall,
     Interrupted,
+    Thinking,
 }
 
 impl Experiment {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Turns,
         Self::HeldReply,
         Self::HookTimeout,
@@ -89,6 +93,7 @@ impl Experiment {
         Self::Deferral,
         Self::DroppedCall,
         Self::Interrupted,
+        Self::Thinking,
     ];
 
     const fn facts(self) -> &'static [LiveFact] {
@@ -104,6 +109,16 @@ impl Experiment {
             Self::Deferral => interrupted::DEFERRAL,
             Self::DroppedCall => interrupted::DROPPED_CALL,
             Self::Interrupted => interrupted::CUT,
+            Self::Thinking => interrupted::THINKING,
+        }
+    }
+
+    /// False where the experiment could find nothing.
+    const fn is_for(self, candidate: &Candidate) -> bool {
+        match candidate {
+            Candidate::Program(_) => true,
+            // It looks into requests, and the fake makes none.
+            Candidate::Fake { .. } => !matches!(self, Self::Thinking),
         }
     }
 
@@ -120,6 +135,7 @@ impl Experiment {
             Self::Deferral => interrupted::deferral(candidate, findings).await,
             Self::DroppedCall => interrupted::dropped_call(candidate, findings).await,
             Self::Interrupted => interrupted::cut(candidate, findings).await,
+            Self::Thinking => interrupted::thinking(candidate, findings).await,
         }
     }
 }

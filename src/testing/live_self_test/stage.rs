@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::json;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::Broken;
@@ -184,10 +184,21 @@ impl Stage {
         entries: Vec<TranscriptEntry>,
         goes_on: bool,
     ) -> Result<Host, Broken> {
+        self.resume_with(Start::with(policy), session, entries, goes_on)
+            .await
+    }
+
+    /// As [`Self::resume`], started like this.
+    pub(super) async fn resume_with(
+        &self,
+        start: Start,
+        session: &str,
+        entries: Vec<TranscriptEntry>,
+        goes_on: bool,
+    ) -> Result<Host, Broken> {
         let session = ClaudeSessionId::new(session).map_err(|it| Broken::new(it.to_string()))?;
         let transcript = ResumedTranscript::new(session, entries);
-        self.launch(Start::with(policy), Some(transcript), goes_on)
-            .await
+        self.launch(start, Some(transcript), goes_on).await
     }
 
     async fn launch(
@@ -229,6 +240,20 @@ impl Stage {
         match &self.model {
             Model::Api(api) => api.main_requests().len(),
             Model::Fake(handle) => usize::try_from(handle.model_requests()).unwrap_or(usize::MAX),
+        }
+    }
+
+    /// The last message of the model that it was shown again, as the API got it; the fake's model
+    /// sees none.
+    pub(super) fn last_shown_reply(&self) -> Option<Value> {
+        match &self.model {
+            Model::Api(api) => {
+                let request = api.main_requests().pop()?;
+                let messages = request.body["messages"].as_array()?;
+                let mut replies = messages.iter().rev();
+                replies.find(|it| it["role"] == "assistant").cloned()
+            }
+            Model::Fake(_) => None,
         }
     }
 
