@@ -233,6 +233,11 @@ impl FakeCli {
         // Without --await-initialize a prompt alone is enough (capture `no_initialize`).
         self.is_initialized = true;
         let uuid = frame["uuid"].as_str().map(str::to_owned);
+        if let Some(uuid) = uuid.as_deref().filter(|it| self.transcript.holds(it)) {
+            // Nobody is asked, and no result comes (real CLI 2.1.316, 2.1.332).
+            self.send_lifecycle(uuid, "completed");
+            return;
+        }
         if self.turn.is_none() && self.queue.is_empty() && self.resume.is_none() {
             self.send_state("running");
         }

@@ -90,6 +90,11 @@ impl Transcript {
         wrong
     }
 
+    /// True when an entry has this id.
+    pub(super) fn holds(&self, uuid: &str) -> bool {
+        self.entries.iter().any(|it| it["uuid"] == uuid)
+    }
+
     /// Returns the id of the last message of a person.
     pub(super) fn last_prompt_uuid(&self) -> Option<String> {
         self.entries
