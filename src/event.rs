@@ -1,6 +1,7 @@
 //! What subscribers see: the session's log, and the live text beside it (G13).
 
-use serde::{Deserialize, Serialize};
+use serde::de::IntoDeserializer as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::failure::FailureClass;
 use crate::ids::{EventCursor, InterruptId, MessageId, StepId, Timestamp, ToolCallId, TurnId};
@@ -59,6 +60,9 @@ pub enum StepKind {
     CallSingleAttemptTool,
     /// Every call of the reply is over; the next segment follows.
     ResumeTurn,
+    /// One of a newer version, in an event that is read. Never stored.
+    #[serde(skip_deserializing)]
+    Unrecognized,
 }
 
 impl std::fmt::Display for StepKind {
@@ -69,6 +73,7 @@ impl std::fmt::Display for StepKind {
             Self::CallTool => "CallTool",
             Self::CallSingleAttemptTool => "CallSingleAttemptTool",
             Self::ResumeTurn => "ResumeTurn",
+            Self::Unrecognized => "Unrecognized",
         })
     }
 }
@@ -95,6 +100,7 @@ pub enum EventKind {
         /// Which one.
         step_id: StepId,
         /// What kind of Step it is.
+        #[serde(deserialize_with = "known_or_unrecognized")]
         step: StepKind,
         /// The call that it is about.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -114,6 +120,7 @@ pub enum EventKind {
         /// Which attempt.
         attempt: u32,
         /// What kind of failure it was.
+        #[serde(deserialize_with = "known_or_unrecognized")]
         class: FailureClass,
         /// When the next attempt may start; `None` when there is none.
         retry_at: Option<Timestamp>,
@@ -137,6 +144,7 @@ pub enum EventKind {
         /// Which call.
         tool_call_id: ToolCallId,
         /// How.
+        #[serde(deserialize_with = "known_or_unrecognized")]
         status: CallStatus,
     },
     /// A person has to decide about a call.
@@ -177,11 +185,37 @@ pub enum EventKind {
     /// tells the model.
     TurnFailed {
         /// What kind of failure ended it.
+        #[serde(deserialize_with = "known_or_unrecognized")]
         class: FailureClass,
     },
     /// An event of a newer version.
     #[serde(other)]
     Unknown,
+}
+
+/// Names of a closed list that grows: events of a newer version may hold ones that are not known
+/// here. An event is shown and never written again, so such a name costs the event nothing else; in
+/// a state or a record it would be lost, and these are refused (G12).
+trait Names: for<'de> Deserialize<'de> {
+    const UNRECOGNIZED: Self;
+}
+
+impl Names for StepKind {
+    const UNRECOGNIZED: Self = Self::Unrecognized;
+}
+
+impl Names for CallStatus {
+    const UNRECOGNIZED: Self = Self::Unrecognized;
+}
+
+impl Names for FailureClass {
+    const UNRECOGNIZED: Self = Self::Unrecognized;
+}
+
+fn known_or_unrecognized<'de, D: Deserializer<'de>, T: Names>(from: D) -> Result<T, D::Error> {
+    let name = String::deserialize(from)?;
+    let known: Result<T, serde::de::value::Error> = T::deserialize(name.into_deserializer());
+    Ok(known.unwrap_or(T::UNRECOGNIZED))
 }
 
 /// A piece of live text. Not part of the log: it is grouped by turn, Step and attempt, and void

@@ -46,6 +46,9 @@ pub enum FailureClass {
     TooManyCalls,
     /// The runner broke its contract or panicked.
     Runner,
+    /// One of a newer version, in an event that is read. Never stored.
+    #[serde(skip_deserializing)]
+    Unrecognized,
 }
 
 impl FailureClass {
@@ -71,7 +74,8 @@ impl FailureClass {
             | Self::MaxTurns
             | Self::AttemptsLost
             | Self::TooManySegments
-            | Self::TooManyCalls => false,
+            | Self::TooManyCalls
+            | Self::Unrecognized => false,
         }
     }
 
@@ -98,6 +102,7 @@ impl FailureClass {
             Self::TooManySegments => "too_many_segments",
             Self::TooManyCalls => "too_many_calls",
             Self::Runner => "runner",
+            Self::Unrecognized => "unrecognized",
         }
     }
 }

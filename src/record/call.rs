@@ -78,6 +78,9 @@ pub enum CallStatus {
     Skipped,
     /// It was started and its end is not known (G1).
     OutcomeUnknown,
+    /// One of a newer version, in an event that is read. Never stored.
+    #[serde(skip_deserializing)]
+    Unrecognized,
 }
 
 impl CallStatus {
@@ -90,7 +93,8 @@ impl CallStatus {
             | Self::Failed
             | Self::Rejected
             | Self::Skipped
-            | Self::OutcomeUnknown => true,
+            | Self::OutcomeUnknown
+            | Self::Unrecognized => true,
         }
     }
 }

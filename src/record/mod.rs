@@ -3,6 +3,11 @@
 //! Each stored record carries `"format": 1`; a newer one is refused as
 //! [`TooNew`](crate::store::StoreError::TooNew), older ones are read (G12). Golden files of every
 //! version are kept in `fixtures/stored/`.
+//!
+//! A version that adds a field, or a name to a list of an *event*, keeps the format: older readers
+//! carry the field along, and show the event with `Unrecognized` in the place of the name. A version
+//! that adds a name to a list of a state or a record (a status, a failure class, an effect) raises
+//! it, so that older workers pass over the session instead of calling it damaged.
 
 mod call;
 mod entry;

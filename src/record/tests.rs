@@ -301,6 +301,68 @@ fn stored_events_are_read_and_written_byte_for_byte() {
     assert_eq!(read, expected);
 }
 
+/// G12: a name that this version does not know costs an event nothing but this name; a record with
+/// one is refused and not read as something else.
+#[test]
+fn a_name_of_a_newer_version_is_shown_as_unrecognized() {
+    use crate::event::StepKind;
+    use crate::failure::FailureClass;
+    let kind_of = |kind: &str, fields: &str| {
+        let event = format!(r#"{{"format":1,"cursor":7,"at":1000,"kind":"{kind}",{fields}}}"#);
+        read_record::<SessionEvent>("an event", event.as_bytes()).map(|it| it.kind)
+    };
+    let step_id = StepId::new(1);
+    let class = FailureClass::Unrecognized;
+    for (kind, fields, expected) in [
+        (
+            "step_started",
+            r#""step_id":"s1","step":"OfTomorrow""#,
+            EventKind::StepStarted {
+                step_id,
+                step: StepKind::Unrecognized,
+                tool_call_id: None,
+            },
+        ),
+        (
+            "attempt_failed",
+            r#""step_id":"s1","attempt":1,"class":"of_tomorrow","retry_at":null"#,
+            EventKind::AttemptFailed {
+                step_id,
+                attempt: 1,
+                class,
+                retry_at: None,
+            },
+        ),
+        (
+            "turn_failed",
+            r#""class":"of_tomorrow""#,
+            EventKind::TurnFailed { class },
+        ),
+        (
+            "tool_call_finished",
+            r#""tool_call_id":"toolu_01","status":"of_tomorrow""#,
+            EventKind::ToolCallFinished {
+                tool_call_id: call_id("toolu_01"),
+                status: CallStatus::Unrecognized,
+            },
+        ),
+    ] {
+        assert_eq!(kind_of(kind, fields).unwrap(), expected);
+    }
+    // What is no name at all is no event.
+    let damaged = kind_of("turn_failed", r#""class":7"#).unwrap_err();
+    assert!(matches!(damaged, RecordError::Damaged { .. }));
+
+    let stored = String::from_utf8(golden("record_requested.json")).unwrap();
+    let status = r#""status":"requested""#;
+    for name in ["of_tomorrow", "unrecognized"] {
+        let newer = stored.replace(status, &format!(r#""status":"{name}""#));
+        assert_ne!(newer, stored);
+        let error = read_record::<CallRecord>("a record", newer.as_bytes()).unwrap_err();
+        assert!(matches!(error, RecordError::Damaged { .. }));
+    }
+}
+
 /// G12: a record of a newer version is refused by its format before anything else of it is read.
 #[test]
 fn a_newer_record_is_refused() {

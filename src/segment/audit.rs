@@ -1,6 +1,6 @@
 //! The audit (G5): nothing has a result that was not decided, except what the CLI itself refused.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::value::RawValue;
 
@@ -118,16 +118,46 @@ const LEFT_OPEN: &str = "[Tool call interrupted: the session ended before this c
 /// a call may have taken effect.
 const NON_EXECUTION: [&str; 3] = ["permission-rule", "user-rejected", "cancelled"];
 
+/// How the names of tools of servers begin: a tool has no other name. Those of the CLI's own have
+/// older names, too: a call of `Task` is asked about as `Agent`.
+const MCP_PREFIX: &str = "mcp__";
+
 /// The results of one segment, held against its decisions.
 #[derive(Debug, Default)]
 pub(super) struct Audit {
     seen: BTreeSet<ToolCallId>,
+    // The tool under each id as the model's reply names it, and as the CLI asked about it. Inputs are
+    // compared where they come to run: the CLI makes paths absolute before it asks, so those of its
+    // own tools differ from the reply (measured on CLI 2.1.316 and 2.1.332, as is `MCP_PREFIX`).
+    used: BTreeMap<ToolCallId, String>,
+    allowed: BTreeMap<ToolCallId, String>,
 }
 
 impl Audit {
     /// Notes a result that something else than the gate's decision accounts for.
     pub(super) fn note(&mut self, result: &ToolResult) {
         self.seen.insert(result.tool_call_id.clone());
+    }
+
+    /// Notes which tool a call of the model's reply names.
+    pub(super) fn saw_use(&mut self, id: ToolCallId, tool_name: String) {
+        self.used.insert(id, tool_name);
+    }
+
+    /// Notes for which tool a call was allowed.
+    pub(super) fn allowed(&mut self, id: &ToolCallId, tool_name: &str) {
+        self.allowed.insert(id.clone(), tool_name.to_owned());
+    }
+
+    fn is_same_tool(&self, id: &ToolCallId) -> bool {
+        match (self.used.get(id), self.allowed.get(id)) {
+            (Some(used), Some(allowed)) => {
+                let are_built_in =
+                    !used.starts_with(MCP_PREFIX) && !allowed.starts_with(MCP_PREFIX);
+                used == allowed || are_built_in
+            }
+            (None, _) | (_, None) => true,
+        }
     }
 
     /// Compares a result on the CLI's output with the decision about its call.
@@ -138,6 +168,12 @@ impl Audit {
     ) -> Result<(), AttemptFailure> {
         let is_first = self.seen.insert(result.tool_call_id.clone());
         match standing {
+            Standing::Allowed if is_first && !self.is_same_tool(&result.tool_call_id) => {
+                Err(undecided(format!(
+                    "call {} is of another tool than the one that was allowed",
+                    result.tool_call_id
+                )))
+            }
             // The second use of an id was denied, and its result says so.
             Standing::Allowed if is_first || result.is_error => Ok(()),
             Standing::Allowed => Err(contract(format!(

@@ -131,13 +131,17 @@ impl Segment {
         let input = FinalInput { asked, rewritten };
         match self.gate.decide(&self.plan, call, input) {
             GateAnswer::Inline { tool_name } => {
+                self.audit.allowed(&call.id, &call.tool_name);
                 self.deliver(SegmentEvent::InlineCallStarted {
                     tool_call_id: call.id.clone(),
                     tool_name,
                 });
                 Judged::Answer(HookAnswer::Allow { updated_input })
             }
-            GateAnswer::Structured => Judged::Answer(HookAnswer::Allow { updated_input }),
+            GateAnswer::Structured => {
+                self.audit.allowed(&call.id, &call.tool_name);
+                Judged::Answer(HookAnswer::Allow { updated_input })
+            }
             GateAnswer::Deny(reason) => Judged::Answer(denial(reason)),
             GateAnswer::Gated(gated) => match self.plan.path {
                 GatedPath::Live => {

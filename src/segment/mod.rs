@@ -346,6 +346,13 @@ impl Segment {
             .filter(|it| it.kind == "tool_use")
             .filter_map(|it| it.id.as_deref());
         self.transcript.saw_reply(frame, calls);
+        for block in blocks.iter().filter(|it| it.kind == "tool_use") {
+            if let (Some(id), Some(name)) = (&block.id, &block.name)
+                && let Ok(id) = ToolCallId::new(id.as_str())
+            {
+                self.audit.saw_use(id, name.clone());
+            }
+        }
         let is_main = frame.parent_tool_use_id.is_none();
         match self.plan.path {
             GatedPath::Live if is_main => self.look_ahead(blocks),

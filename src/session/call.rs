@@ -180,7 +180,7 @@ impl Reduction {
         }
         let reply = call.reply;
         let skips_approved = match status {
-            CallStatus::Failed | CallStatus::OutcomeUnknown => true,
+            CallStatus::Failed | CallStatus::OutcomeUnknown | CallStatus::Unrecognized => true,
             CallStatus::Rejected => false,
             CallStatus::Succeeded
             | CallStatus::Skipped

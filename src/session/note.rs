@@ -34,7 +34,9 @@ const fn fate(status: CallStatus) -> &'static str {
         CallStatus::Failed => "failed",
         CallStatus::Rejected => "rejected by the user; it did not run",
         CallStatus::Skipped => "did not run, so it is safe to call again",
-        CallStatus::OutcomeUnknown => "its outcome is unknown: check before you repeat it",
+        CallStatus::OutcomeUnknown | CallStatus::Unrecognized => {
+            "its outcome is unknown: check before you repeat it"
+        }
         // A failed turn leaves no call open.
         CallStatus::Requested | CallStatus::Decided | CallStatus::Started => "still open",
     }

@@ -385,7 +385,8 @@ impl CallState {
                         | CallStatus::Failed
                         | CallStatus::Rejected
                         | CallStatus::Skipped
-                        | CallStatus::OutcomeUnknown => false,
+                        | CallStatus::OutcomeUnknown
+                        | CallStatus::Unrecognized => false,
                     }
             }
             CallStep::PermittedInSegment => {

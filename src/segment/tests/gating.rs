@@ -178,6 +178,34 @@ fn a_call_that_ran_without_a_decision_fails_the_segment() {
     );
 }
 
+/// G4, G5: a call that ran as another tool than the reply names fails the segment; the CLI's own
+/// tools have older names, and may be asked about by the newer one.
+#[test]
+fn a_call_that_ran_as_another_tool_fails_the_segment() {
+    for (used, asked, is_same) in [
+        ("mcp__tools__lookup", "mcp__tools__lookup", true),
+        ("mcp__tools__create_refund", "mcp__tools__lookup", false),
+        ("Bash", "mcp__tools__lookup", false),
+        ("mcp__tools__create_refund", "Read", false),
+        ("Task", "Read", true),
+    ] {
+        let mut stepper = turn();
+        stepper.json(
+            json!({"type": "assistant", "uuid": "u1", "message": {"id": "m1", "model": "m", "content": [
+                {"type": "tool_use", "id": "toolu_1", "name": used, "input": {"a": 1}}]}}),
+        );
+        stepper.hook("r1", "toolu_1", asked);
+        stepper.tool_result("toolu_1", "ran", false);
+        if is_same {
+            assert!(!stepper.segment.is_ended(), "{used} {asked}");
+        } else {
+            let detail = "call toolu_1 is of another tool than the one that was allowed";
+            let failure = (FailureClass::UndecidedCall, detail.to_owned());
+            assert_eq!(stepper.failure(), failure, "{used} {asked}");
+        }
+    }
+}
+
 /// Every request is answered: unknown ones, those for another server, and those after the end.
 #[test]
 fn every_request_of_the_cli_is_answered() {

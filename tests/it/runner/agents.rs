@@ -1,5 +1,7 @@
 //! Sub-agents: they read, and they do not write (spec/cli-protocol.md 13).
 
+use abide::failure::FailureClass;
+
 use super::*;
 
 on_each_cli! {
@@ -87,4 +89,23 @@ fn inline(segment: &Segmented) -> Vec<String> {
         other => format!("{other:?}"),
     };
     segment.events.iter().map(line).collect()
+}
+
+/// G5: the model may know a tool of the CLI by its older name: it is asked about, decided and told
+/// by its own one, on both real CLIs.
+#[tokio::test]
+async fn an_older_name_of_a_tool_is_decided_as_the_tool() {
+    for version in ["2.1.316", "2.1.332"] {
+        let Some(world) = World::real(version).await else {
+            return;
+        };
+        // The scripted model would not know its call again: the CLI tells it of `Agent`.
+        let options = world.options().with_tools(["Agent"]).with_max_turns(1);
+        let mut agent = Agent::build_with(&world, options, |builder, _| builder);
+        agent.say(&delegate("script: say a").replace("call Agent", "call Task"));
+        let segment = agent.segment(Vec::new()).await;
+        assert_eq!(inline(&segment), ["started Agent", "finished Succeeded"]);
+        assert_eq!(segment.end.unwrap_err().class, FailureClass::MaxTurns);
+        world.assert_clean();
+    }
 }

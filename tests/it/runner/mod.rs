@@ -35,6 +35,7 @@ mod agents;
 mod api_failures;
 mod faults;
 mod guards;
+mod handshake;
 mod hooks;
 mod limits;
 mod memory;
@@ -412,7 +413,13 @@ impl Agent {
     }
 
     pub(crate) async fn segment(&self, calls: Vec<ResumedCall>) -> Segmented {
-        let context = RunModelContext::new(session(), TurnId::new(1), StepId::new(1));
+        // Each turn has an id of its own: the CLI reads a prompt under an id once.
+        let prompts = self
+            .messages
+            .iter()
+            .filter(|it| it.role == MessageRole::User);
+        let turn_id = TurnId::new(prompts.count() as u64);
+        let context = RunModelContext::new(session(), turn_id, StepId::new(1));
         let history = History::from_messages(self.messages.clone());
         let (updates, mut updated) = mpsc::unbounded_channel();
         let (_revision, watched) = watch::channel(Revision(1));

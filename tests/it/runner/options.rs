@@ -357,3 +357,31 @@ fn store_login(directory: &Path, refresh: bool) {
     let text = json!({ "claudeAiOauth": login }).to_string();
     std::fs::write(directory.join(".credentials.json"), text).unwrap();
 }
+
+/// A14: with the variables of a provider the CLI speaks to the provider, with its credentials. The
+/// scripted API does not speak its language, so the turn fails in the class of the API.
+#[tokio::test]
+async fn a_providers_variables_reach_the_provider() {
+    for version in BOTH {
+        let Some(world) = World::real(version).await else {
+            return;
+        };
+        let mut options = without_key(&world, &[]);
+        for (name, value) in [
+            ("ANTHROPIC_BEDROCK_BASE_URL", api(&world).base_url().as_str()),
+            ("AWS_BEARER_TOKEN_BEDROCK", "key-of-bedrock"),
+            ("AWS_REGION", "eu-central-1"),
+            ("CLAUDE_CODE_MAX_RETRIES", "0"),
+            ("CLAUDE_CODE_USE_BEDROCK", "1"),
+        ] {
+            options.environment = options.environment.set(name, value);
+        }
+        let mut agent = agent(&world, options);
+        agent.say("script: say a");
+        let failure = agent.segment(Vec::new()).await.end.unwrap_err();
+        let unserved = api(&world).unserved();
+        println!("{failure:?}");
+        for it in &unserved { println!("{} {} {:?}", it.request.method, it.request.path, it.request.headers); }
+        assert_eq!(failure.class, FailureClass::ApiError);
+    }
+}

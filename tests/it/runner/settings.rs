@@ -34,8 +34,8 @@ fn hooks_ran(world: &World) -> usize {
 }
 
 /// G4, G5: a hook of a settings file that rewrites the input of a custom call gets nothing run,
-/// whatever it decides: a read is refused, and a write runs in its own Step with what was recorded
-/// or not at all. So such files need no trust beside custom tools (D19).
+/// whatever it decides: a read is refused, and a write runs in its own Step with what was recorded,
+/// or not at all; its turn fails. So such files need no trust beside custom tools (D19).
 async fn a_settings_file_runs_no_other_input(version: &str) {
     for decision in [None, Some("allow"), Some("ask")] {
         let Some(world) = World::real(version).await else {
@@ -56,15 +56,8 @@ async fn a_settings_file_runs_no_other_input(version: &str) {
                 let call = agent.requested(segment);
                 assert_eq!(call.arguments, r#"{"order_id":"7"}"#);
                 let segment = agent.resume(&call, succeeded("done")).await;
-                match (decision, segment.end) {
-                    (Some("allow"), Ok(RunModelOutcome::TurnCompleted { messages, .. })) => {
-                        assert_eq!(messages.last().unwrap().text, "refund: done");
-                    }
-                    (Some("ask"), Err(failure)) => {
-                        assert_eq!(failure.class, FailureClass::CliContract);
-                    }
-                    (_, end) => panic!("{end:?}"),
-                }
+                let failure = segment.end.unwrap_err();
+                assert_eq!(failure.class, FailureClass::CliContract);
                 assert_eq!(hooks_ran(&world), 3);
             }
             None => {
