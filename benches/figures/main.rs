@@ -16,13 +16,20 @@ mod commit;
 mod decode;
 mod deliver;
 mod report;
+mod stored;
 mod turn;
 
 use std::process::ExitCode;
 
 use report::{Effort, Figure, Group};
 
-const GROUPS: [Group; 4] = [turn::GROUP, decode::GROUP, deliver::GROUP, commit::GROUP];
+const GROUPS: [Group; 5] = [
+    turn::GROUP,
+    decode::GROUP,
+    deliver::GROUP,
+    commit::GROUP,
+    stored::GROUP,
+];
 
 fn main() -> ExitCode {
     let mut effort = Effort::Full;
