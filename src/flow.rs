@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::definition::DefinitionError;
 use crate::ids::FlowType;
 use crate::runner::AgentFrameworkRunner;
+use crate::turn::LIVE_WINDOW_DEFAULT;
 
 /// How sessions of a Flow are run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,12 +15,16 @@ use crate::runner::AgentFrameworkRunner;
 pub struct SessionOptions {
     /// How long one segment may run. Default: 15 minutes (L15).
     pub run_model_limit: Duration,
+    /// How long a process waits with open interrupts before the turn goes on waiting without one.
+    /// Time in which calls run does not count. Zero never lets a process wait. Default: 60 s.
+    pub live_window: Duration,
 }
 
 impl Default for SessionOptions {
     fn default() -> Self {
         Self {
             run_model_limit: Duration::from_secs(15 * 60),
+            live_window: LIVE_WINDOW_DEFAULT,
         }
     }
 }
@@ -29,6 +34,13 @@ impl SessionOptions {
     #[must_use]
     pub const fn with_run_model_limit(mut self, limit: Duration) -> Self {
         self.run_model_limit = limit;
+        self
+    }
+
+    /// Sets how long a process waits with open interrupts.
+    #[must_use]
+    pub const fn with_live_window(mut self, window: Duration) -> Self {
+        self.live_window = window;
         self
     }
 }

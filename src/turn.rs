@@ -1,6 +1,7 @@
 //! What a Step takes and gives: the vocabulary between a session and a runner.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +25,12 @@ pub struct RunModelContext {
     pub tenant: Option<Tenant>,
     /// What the application said about the session at its start.
     pub metadata: BTreeMap<String, String>,
+    /// How long a process may wait for people; zero parks at once.
+    pub live_window: Duration,
 }
+
+/// How long a process waits for people unless the Flow says otherwise.
+pub const LIVE_WINDOW_DEFAULT: Duration = Duration::from_secs(60);
 
 impl RunModelContext {
     /// Names the first attempt of a Step, without tenant and metadata.
@@ -37,6 +43,7 @@ impl RunModelContext {
             attempt: 1,
             tenant: None,
             metadata: BTreeMap::new(),
+            live_window: LIVE_WINDOW_DEFAULT,
         }
     }
 }
@@ -64,6 +71,9 @@ pub enum RunModelOutcome {
         /// What the segment used.
         usage: Usage,
     },
+    /// The session took a [`SegmentEvent::ParkRequested`]: the attempt is over, and what the segment
+    /// said is committed.
+    Parked,
 }
 
 /// A message that a segment adds to the transcript.
@@ -204,6 +214,20 @@ impl Usage {
             cost_nano_usd: self.cost_nano_usd.saturating_add(other.cost_nano_usd),
         }
     }
+
+    /// Returns what is left of this without the other, nothing where the other is more.
+    #[must_use]
+    pub const fn minus(self, other: Self) -> Self {
+        Self {
+            input_tokens: self.input_tokens.saturating_sub(other.input_tokens),
+            cached_input_tokens: self
+                .cached_input_tokens
+                .saturating_sub(other.cached_input_tokens),
+            output_tokens: self.output_tokens.saturating_sub(other.output_tokens),
+            model_calls: self.model_calls.saturating_sub(other.model_calls),
+            cost_nano_usd: self.cost_nano_usd.saturating_sub(other.cost_nano_usd),
+        }
+    }
 }
 
 /// How one start of a gated call ended in its Step.
@@ -235,10 +259,45 @@ pub enum ToolCallEnd {
     },
 }
 
+/// What a segment did since it last said so: a part of the conversation, and the gated calls of it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "runners that hosts write build it"
+)]
+pub struct SegmentProgress {
+    /// What is added to the transcript. A [`MessageRole::Tool`] message says that the call it names
+    /// has its result there.
+    pub messages: Vec<NewMessage>,
+    /// The gated calls of one reply, in the model's order. Their tool uses are part of the
+    /// transcript by now.
+    pub calls: Vec<RequestedCall>,
+    /// What is added to the usage; the segment's end reports the rest alone.
+    pub usage: Usage,
+}
+
 /// What a running segment tells its session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SegmentEvent {
+    /// A checkpoint: what is part of it is not repeated after a crash (G7). Its calls are decided
+    /// and run while the segment goes on.
+    Checkpoint(SegmentProgress),
+    /// The segment has waited for people long enough. When the reply is [`SegmentReply::Parked`],
+    /// the attempt is over and the CLI has to be ended; otherwise the segment goes on, because a
+    /// decision came first or a call runs.
+    ParkRequested(SegmentProgress),
+    /// How does this call stand? The reply is [`SegmentReply::Open`], [`SegmentReply::Permitted`]
+    /// or [`SegmentReply::Final`].
+    CallStanding {
+        /// Which call.
+        tool_call_id: ToolCallId,
+    },
+    /// The CLI gave a call up before it asked for its result: nobody needs to decide any more.
+    CallGivenUp {
+        /// Which call.
+        tool_call_id: ToolCallId,
+    },
     /// A gated call is about to run inside the segment. It may do so only when the reply is
     /// [`SegmentReply::Granted`]; its start mark is committed then (G1).
     CallStarting {
@@ -268,6 +327,23 @@ pub enum SegmentEvent {
     },
 }
 
+impl SegmentEvent {
+    /// Returns what kind of event it is.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Checkpoint(_) => "a checkpoint",
+            Self::ParkRequested(_) => "a request to park",
+            Self::CallStanding { .. } => "a question about a call",
+            Self::CallGivenUp { .. } => "a call that was given up",
+            Self::CallStarting { .. } => "a call that starts",
+            Self::CallFinished { .. } => "a call that finished",
+            Self::InlineCallStarted { .. } => "an inline call that started",
+            Self::InlineCallFinished { .. } => "an inline call that finished",
+        }
+    }
+}
+
 /// What the session answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -278,4 +354,11 @@ pub enum SegmentReply {
     Granted,
     /// The call must not run: its record already ends in this, and the model gets it (G3).
     Final(ToolOutcome),
+    /// The call is not decided, waits for an earlier one or runs: ask again when the session was
+    /// committed ([`SegmentLink::watch`](crate::runner::SegmentLink::watch)).
+    Open,
+    /// The call may be started inside the segment, by a [`SegmentEvent::CallStarting`].
+    Permitted,
+    /// The attempt is over: the turn goes on without a process.
+    Parked,
 }

@@ -14,7 +14,9 @@ use abide::ids::{ClaudeSessionId, ToolCallId};
 use abide::policy::{Approval, ToolEffect, ToolPolicies, ToolPolicy};
 use abide::protocol::{AgentSetup, decode_line};
 use abide::record::ToolOutcome;
-use abide::segment::{Action, HooksAnswer, ProcessEnd, Segment, SegmentPlan, SegmentStart};
+use abide::segment::{
+    Action, GatedPath, HooksAnswer, ProcessEnd, Segment, SegmentPlan, SegmentStart, Standing,
+};
 use abide::turn::{CallPlace, ResumedCall, ResumedFate, SegmentEvent};
 use framing::LineFramer;
 use libfuzzer_sys::fuzz_target;
@@ -25,13 +27,13 @@ const LINE_BYTES_MAX: usize = 64 * 1024;
 fuzz_target!(|stream: &[u8]| {
     let lines = lines_of(stream, stream.len().max(1));
     assert_eq!(lines, lines_of(stream, 1 + stream.len() % 61));
-    for start in starts() {
-        read_as(start, &lines);
+    for (path, start) in starts() {
+        read_as(path, start, &lines);
     }
 });
 
-fn read_as(start: SegmentStart, lines: &[Vec<u8>]) {
-    let mut segment = Segment::new(plan(start)).expect("the plan is sound");
+fn read_as(path: GatedPath, start: SegmentStart, lines: &[Vec<u8>]) {
+    let mut segment = Segment::new(plan(path, start)).expect("the plan is sound");
     drain(&mut segment);
     for line in lines {
         match decode_line(line) {
@@ -78,6 +80,12 @@ fn drain(segment: &mut Segment) {
             Some(Action::Deliver(SegmentEvent::CallStarting { tool_call_id })) => {
                 segment.handle_call_granted(&tool_call_id);
             }
+            Some(Action::Deliver(SegmentEvent::Checkpoint(_))) => {
+                segment.handle_checkpoint_committed();
+            }
+            Some(Action::Deliver(SegmentEvent::CallStanding { tool_call_id })) => {
+                segment.handle_call_standing(&tool_call_id, standing_of(&tool_call_id));
+            }
             Some(Action::AskHooks(question)) => {
                 let answer = HooksAnswer::Continue {
                     updated_input: None,
@@ -97,8 +105,17 @@ fn drain(segment: &mut Segment) {
     }
 }
 
-/// A turn, a call that was permitted, and a call whose record is final.
-fn starts() -> [SegmentStart; 3] {
+/// The session's word about a call: any of the three, the same for the same call.
+fn standing_of(call: &ToolCallId) -> Standing {
+    match call.as_str().len() % 3 {
+        0 => Standing::Permitted,
+        1 => Standing::Final(ToolOutcome::OutcomeUnknown),
+        _ => Standing::Open,
+    }
+}
+
+/// A turn on either path, a call that was permitted, and a call whose record is final.
+fn starts() -> [(GatedPath, SegmentStart); 4] {
     let call = |tool: &str, place, fate| SegmentStart::Resume {
         call: ResumedCall::new(
             ToolCallId::new("toolu_000000000000000000000001").expect("an id"),
@@ -110,14 +127,22 @@ fn starts() -> [SegmentStart; 3] {
     };
     let prompt = vec!["go".to_owned()];
     let told = ResumedFate::Final(ToolOutcome::OutcomeUnknown);
+    let turn = SegmentStart::Turn { prompt, uuid: None };
     [
-        SegmentStart::Turn { prompt },
-        call("Bash", CallPlace::Segment, ResumedFate::Permitted),
-        call("create_refund", CallPlace::Step, told),
+        (GatedPath::Live, turn.clone()),
+        (GatedPath::Native, turn),
+        (
+            GatedPath::Native,
+            call("Bash", CallPlace::Segment, ResumedFate::Permitted),
+        ),
+        (
+            GatedPath::Native,
+            call("create_refund", CallPlace::Step, told),
+        ),
     ]
 }
 
-fn plan(start: SegmentStart) -> SegmentPlan {
+fn plan(path: GatedPath, start: SegmentStart) -> SegmentPlan {
     let resume = match start {
         SegmentStart::Turn { .. } => None,
         _ => ClaudeSessionId::new("00000000-0000-4000-8000-000000000003").ok(),
@@ -142,6 +167,8 @@ fn plan(start: SegmentStart) -> SegmentPlan {
         setup: AgentSetup::default(),
         resume,
         answered: BTreeSet::new(),
+        offered: BTreeSet::from(["Read".to_owned(), "Bash".to_owned()]),
+        path,
         start,
     }
 }

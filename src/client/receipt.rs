@@ -55,6 +55,9 @@ impl Receipt {
             | Reply::Superseded
             | Reply::CallGranted
             | Reply::CallIsFinal(_)
+            | Reply::CallIsOpen
+            | Reply::CallIsPermitted
+            | Reply::Parked
             | Reply::Done => {
                 return Err(Bug {
                     invariant: "only client requests have receipts",

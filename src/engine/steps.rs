@@ -59,6 +59,9 @@ impl StepContext {
             | Reply::InterruptResolved { .. }
             | Reply::CallGranted
             | Reply::CallIsFinal(_)
+            | Reply::CallIsOpen
+            | Reply::CallIsPermitted
+            | Reply::Parked
             | Reply::Done => None,
         }
     }
@@ -117,11 +120,7 @@ pub(super) async fn run_model(context: StepContext, step_id: StepId) {
     let end = match request {
         Ok(request) => match run_segment(&context, &attempt, &state, request).await {
             Some(end) => end,
-            None => {
-                // Stopped on purpose: the attempt is given back and costs nothing (G7).
-                let _ = context.deliver(Input::ReleaseAttempt { attempt }).await;
-                return;
-            }
+            None => return,
         },
         Err(detail) => Err(AttemptFailure::new(FailureClass::Store, detail)),
     };
@@ -154,6 +153,9 @@ async fn segment_request(
     run.attempt = attempt.running.attempt;
     run.tenant.clone_from(&state.tenant);
     run.metadata.clone_from(&state.metadata);
+    if let Some(flow) = context.shared.registry.flow(&state.flow_type) {
+        run.live_window = flow.options().live_window;
+    }
     Ok(RunModelRequest::new(run, history, calls))
 }
 
@@ -184,7 +186,7 @@ async fn resumed_call(context: &StepContext, call: &CallState) -> Result<Resumed
 type SegmentResult = Result<RunModelOutcome, AttemptFailure>;
 
 /// Runs the segment in a task of its own, so that its panic is an end like any other, and answers
-/// what it reports. `None` when the engine is going down.
+/// what it reports. `None` when the engine is going down, and the attempt is given back.
 async fn run_segment(
     context: &StepContext,
     attempt: &AttemptKey,
@@ -218,7 +220,13 @@ async fn run_segment(
             biased;
             // A call that was started inside the segment gets the grace time that handlers get;
             // the driver bounds it.
-            () = stop_requested(&mut stopping), if open_calls == 0 => break None,
+            () = stop_requested(&mut stopping), if open_calls == 0 => {
+                // Stopped on purpose: the attempt is given back before its process is ended, and
+                // costs nothing (G7).
+                let attempt = attempt.clone();
+                let _ = context.deliver(Input::ReleaseAttempt { attempt }).await;
+                break None;
+            }
             // Before the updates, so that a flood of live text delays neither.
             Some(end) = running.join_next() => break Some(end.unwrap_or_else(|_| {
                 Err(AttemptFailure::new(FailureClass::Runner, "the runner panicked"))
@@ -281,6 +289,9 @@ async fn answer(
                     .map(|()| SegmentReply::Granted)
                     .map_err(|_| LinkError::Superseded),
                 Ok(Reply::CallIsFinal(id)) => final_reply(context, turn_id, &id).await,
+                Ok(Reply::CallIsOpen) => Ok(SegmentReply::Open),
+                Ok(Reply::CallIsPermitted) => Ok(SegmentReply::Permitted),
+                Ok(Reply::Parked) => Ok(SegmentReply::Parked),
                 Ok(Reply::Done) => Ok(SegmentReply::Accepted),
                 Ok(
                     Reply::Superseded
@@ -294,7 +305,14 @@ async fn answer(
             let change = match &answer {
                 Ok(SegmentReply::Granted) => CallChange::Started,
                 Ok(SegmentReply::Accepted) if ends_call => CallChange::Ended,
-                Ok(SegmentReply::Accepted | SegmentReply::Final(_)) | Err(_) => CallChange::None,
+                Ok(
+                    SegmentReply::Accepted
+                    | SegmentReply::Final(_)
+                    | SegmentReply::Open
+                    | SegmentReply::Permitted
+                    | SegmentReply::Parked,
+                )
+                | Err(_) => CallChange::None,
             };
             // The segment may have ended meanwhile.
             let _ = reply.send(answer);

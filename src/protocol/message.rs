@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{CliFrame, ProtocolError, Text, body};
+use super::{CliFrame, ProtocolError, Text, Verbatim, body};
 use crate::record::TranscriptEntry;
 
 /// A system message that this crate acts on.
@@ -49,7 +49,7 @@ pub struct RetryFrame {
 #[non_exhaustive]
 pub struct AssistantFrame {
     /// The reply.
-    pub message: AssistantMessage,
+    pub message: Verbatim<AssistantMessage>,
     /// Set for the conversation of a sub-agent.
     #[serde(default)]
     pub parent_tool_use_id: Option<String>,
@@ -77,7 +77,7 @@ pub struct AssistantMessage {
 #[non_exhaustive]
 pub struct UserFrame {
     /// The message.
-    pub message: UserMessage,
+    pub message: Verbatim<UserMessage>,
     /// Set for the conversation of a sub-agent.
     #[serde(default)]
     pub parent_tool_use_id: Option<String>,
@@ -224,7 +224,7 @@ pub struct DeferredToolUse {
 }
 
 /// Tokens as the API counts them.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[non_exhaustive]
 pub struct TokenUsage {
     /// Input that was neither read from nor written to the cache.
@@ -272,7 +272,11 @@ pub enum ReplyMark {
     Started {
         /// The API's id of the reply.
         message_id: String,
+        /// What it used so far: its input.
+        usage: TokenUsage,
     },
+    /// What the reply used in all, as far as it is told.
+    Used(TokenUsage),
     /// No further block of it comes.
     Ended {
         /// True when the CLI gave it up, or a part of it, and asks the model again.
@@ -299,11 +303,15 @@ struct StreamEvent<'a> {
     delta: Option<&'a RawValue>,
     #[serde(borrow, default)]
     message: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    usage: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
 struct StartedMessage {
     id: String,
+    #[serde(default)]
+    usage: TokenUsage,
 }
 
 #[derive(Deserialize)]
@@ -324,10 +332,15 @@ struct ThinkingDelta {
 
 pub(super) fn decode_stream_event(line: &[u8], kind: &str) -> Result<CliFrame, ProtocolError> {
     let frame: StreamLine<'_> = body(line, kind)?;
-    let known = match (frame.parent_tool_use_id, frame.event.delta) {
-        (None, Some(delta)) => decode_delta(delta.get())?.map(CliFrame::Delta),
-        (None, None) => decode_mark(&frame.event, frame.abandoned_blocks)?.map(CliFrame::Reply),
-        (Some(_), _) => None,
+    let event = &frame.event;
+    let known = match (frame.parent_tool_use_id, event.delta, event.usage) {
+        (None, Some(_), Some(usage)) => {
+            let usage = body(usage.get().as_bytes(), "stream_event/message_delta")?;
+            Some(CliFrame::Reply(ReplyMark::Used(usage)))
+        }
+        (None, Some(delta), None) => decode_delta(delta.get())?.map(CliFrame::Delta),
+        (None, None, _) => decode_mark(event, frame.abandoned_blocks)?.map(CliFrame::Reply),
+        (Some(_), _, _) => None,
     };
     Ok(known.unwrap_or_else(|| CliFrame::Unknown {
         kind: kind.to_owned(),
@@ -345,6 +358,7 @@ fn decode_mark(
                 body(message.get().as_bytes(), "stream_event/message_start")?;
             Ok(Some(ReplyMark::Started {
                 message_id: message.id,
+                usage: message.usage,
             }))
         }
         (Some("\"message_stop\""), _) => Ok(Some(ReplyMark::Ended {

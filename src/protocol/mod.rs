@@ -12,6 +12,7 @@ mod message;
 mod servers;
 mod setup;
 mod text;
+mod verbatim;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -27,6 +28,7 @@ pub use message::{
 pub use servers::{McpServer, mcp_config};
 pub use setup::{AgentSetup, SubAgent};
 pub use text::{Text, content_blocks, flattened_text};
+pub use verbatim::Verbatim;
 
 /// One line of the CLI's output, decoded. Created by [`decode_line`].
 #[derive(Debug)]

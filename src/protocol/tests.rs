@@ -134,12 +134,20 @@ fn a_streamed_reply_is_marked_at_both_ends() {
         Ok(CliFrame::Unknown { .. }) => None,
         other => panic!("{other:?}"),
     };
-    let started = r#"{"type":"message_start","message":{"id":"msg_1","usage":{}}}"#;
+    let started = r#"{"type":"message_start","message":{"id":"msg_1","usage":{"input_tokens":7}}}"#;
+    let tokens = |text: &str| serde_json::from_str::<TokenUsage>(text).unwrap();
     assert_eq!(
         mark(&format!(r#"{started},"parent_tool_use_id":null"#)),
         Some(ReplyMark::Started {
-            message_id: "msg_1".to_owned()
+            message_id: "msg_1".to_owned(),
+            usage: tokens(r#"{"input_tokens":7}"#),
         })
+    );
+    assert_eq!(
+        mark(
+            r#"{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":3}}"#
+        ),
+        Some(ReplyMark::Used(tokens(r#"{"output_tokens":3}"#)))
     );
     assert_eq!(
         mark(&format!(r#"{started},"parent_tool_use_id":"toolu_1""#)),
@@ -185,7 +193,7 @@ fn lines_decode_by_their_type() {
         ProtocolError::Malformed {
             kind: "assistant".to_owned(),
             bytes: 32,
-            column: 31,
+            column: 32,
         }
     );
 }

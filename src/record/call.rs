@@ -133,6 +133,11 @@ pub enum SkipReason {
     TurnEnded,
     /// An earlier write of the same reply failed or is unknown.
     EarlierWrite,
+    /// The CLI that asked for it is gone, and the next one can run only one such call by itself.
+    /// The decision holds for the same call made again in this turn.
+    CallAgain,
+    /// The CLI gave up the reply that asked for it.
+    GivenUp,
 }
 
 /// An outcome as its row holds it.
@@ -183,6 +188,16 @@ impl ToolOutcome {
                 reason: SkipReason::EarlierWrite,
             } => {
                 format!("{NOT_RUN_PREFIX}: an earlier call of the same reply did not succeed")
+            }
+            Self::Skipped {
+                reason: SkipReason::CallAgain,
+            } => {
+                format!("{NOT_RUN_PREFIX}: it may run. Call it again with the same input")
+            }
+            Self::Skipped {
+                reason: SkipReason::GivenUp,
+            } => {
+                format!("{NOT_RUN_PREFIX}: the reply was given up")
             }
             Self::OutcomeUnknown => OUTCOME_UNKNOWN_TEXT.to_owned(),
         }

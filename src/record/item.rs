@@ -11,7 +11,7 @@ use crate::ids::ClaudeSessionId;
 /// The framework's part of a stored message, verbatim JSON with a `kind`.
 ///
 /// Known kinds: `user_prompt` (`{"kind","text"}`), `claude_transcript`
-/// (`{"kind","session_id","entries"}`) and `turn_failure_note` (`{"kind","text"}`). A runner may
+/// (`{"kind","session_id","entries"}`, since format 2 also `"provisional"`) and `turn_failure_note` (`{"kind","text"}`). A runner may
 /// store kinds of its own.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -48,11 +48,27 @@ pub enum ItemContent {
     /// A user's message.
     UserPrompt(String),
     /// Lines of one Claude session's transcript.
-    ClaudeTranscript(ClaudeSessionId, Vec<TranscriptEntry>),
+    ClaudeTranscript(ClaudeLines),
     /// What a failed turn did.
     TurnFailureNote(String),
     /// Another runner's item, by its kind.
     Other(String),
+}
+
+/// Lines of one Claude session's transcript.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "unstable",
+    expect(clippy::exhaustive_structs, reason = "the segment fills it in")
+)]
+pub struct ClaudeLines {
+    /// The Claude session.
+    pub session: ClaudeSessionId,
+    /// Lines as the CLI wrote them (G11).
+    pub entries: Vec<TranscriptEntry>,
+    /// Lines that the CLI had announced and not written yet, without their place in the chain. Each
+    /// holds until a later item brings the line with the same `uuid`.
+    pub provisional: Vec<TranscriptEntry>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -66,6 +82,8 @@ struct TranscriptItem {
     kind: String,
     session_id: ClaudeSessionId,
     entries: Vec<TranscriptEntry>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    provisional: Vec<TranscriptEntry>,
 }
 
 impl FrameworkItem {
@@ -99,10 +117,23 @@ impl FrameworkItem {
         session_id: ClaudeSessionId,
         entries: Vec<TranscriptEntry>,
     ) -> Result<Self, serde_json::Error> {
+        Self::claude_lines(ClaudeLines {
+            session: session_id,
+            entries,
+            provisional: Vec::new(),
+        })
+    }
+
+    /// Makes the item of some transcript lines, of which the last may be provisional.
+    ///
+    /// # Errors
+    /// Never in practice: entries are JSON.
+    pub fn claude_lines(lines: ClaudeLines) -> Result<Self, serde_json::Error> {
         Self::from_record(&TranscriptItem {
             kind: ItemKind::ClaudeTranscript.name().to_owned(),
-            session_id,
-            entries,
+            session_id: lines.session,
+            entries: lines.entries,
+            provisional: lines.provisional,
         })
     }
 
@@ -138,7 +169,11 @@ impl FrameworkItem {
             ))
         } else if kind == ItemKind::ClaudeTranscript.name() {
             let item: TranscriptItem = serde_json::from_str(self.as_str())?;
-            Ok(ItemContent::ClaudeTranscript(item.session_id, item.entries))
+            Ok(ItemContent::ClaudeTranscript(ClaudeLines {
+                session: item.session_id,
+                entries: item.entries,
+                provisional: item.provisional,
+            }))
         } else {
             Ok(ItemContent::Other(kind))
         }

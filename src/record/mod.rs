@@ -16,7 +16,7 @@ pub use call::{
     NOT_RUN_PREFIX, OUTCOME_UNKNOWN_TEXT, SkipReason, ToolOutcome,
 };
 pub use entry::{EntryHead, TranscriptEntry};
-pub use item::{FrameworkItem, ItemContent, ItemKind};
+pub use item::{ClaudeLines, FrameworkItem, ItemContent, ItemKind};
 pub use message::{MessageRole, StoredMessage, decode_chunk, encode_chunk};
 #[cfg(test)]
 pub(crate) use tests::golden;

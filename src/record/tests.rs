@@ -188,9 +188,9 @@ fn stored_messages_are_read_and_written_byte_for_byte() {
         kinds.as_slice(),
         [
             ItemContent::UserPrompt(_),
-            ItemContent::ClaudeTranscript(_, _),
-            ItemContent::ClaudeTranscript(_, _),
-            ItemContent::ClaudeTranscript(_, _),
+            ItemContent::ClaudeTranscript(_),
+            ItemContent::ClaudeTranscript(_),
+            ItemContent::ClaudeTranscript(_),
             ItemContent::TurnFailureNote(_),
             ItemContent::Other(_),
         ]

@@ -13,11 +13,13 @@ use crate::failure::AttemptFailure;
 use crate::ids::{IdempotencyKey, LeaseEpoch, SessionId, ToolCallId, TurnId};
 use crate::turn::{ResumedCall, RunModelContext, RunModelOutcome};
 
-pub use crate::turn::{SegmentEvent, SegmentReply, ToolCallEnd};
+pub use crate::turn::{
+    LIVE_WINDOW_DEFAULT, SegmentEvent, SegmentProgress, SegmentReply, ToolCallEnd,
+};
 pub use claude::{
     CUSTOM_TOOL_SERVER_NAME_DEFAULT, ClaudeAgentOptions, ClaudeAgentRunner,
-    ClaudeAgentRunnerBuilder, CliEnvironment, CliVersionPolicy, Effort, McpServer, PermissionMode,
-    SettingSource, SubAgent, TESTED_CLI_VERSIONS,
+    ClaudeAgentRunnerBuilder, CliEnvironment, CliVersionPolicy, Effort, GatedCallWait,
+    LIVE_CLI_VERSIONS, McpServer, PermissionMode, SettingSource, SubAgent, TESTED_CLI_VERSIONS,
 };
 pub use history::History;
 pub use hook::{

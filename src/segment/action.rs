@@ -4,6 +4,7 @@ use serde_json::value::RawValue;
 
 use crate::event::LiveTextKind;
 use crate::ids::ToolCallId;
+use crate::record::ToolOutcome;
 use crate::turn::{RunModelOutcome, SegmentEvent};
 
 /// What the driver has to do.
@@ -35,8 +36,15 @@ pub enum Action {
     },
     /// Tell the session, after everything told before. The answer to a
     /// [`SegmentEvent::CallStarting`] comes back through
-    /// [`Segment::handle_call_granted`](super::Segment::handle_call_granted) or
-    /// [`Segment::handle_call_final`](super::Segment::handle_call_final).
+    /// [`Segment::handle_call_granted`](super::Segment::handle_call_granted),
+    /// [`Segment::handle_call_final`](super::Segment::handle_call_final) or
+    /// [`Segment::handle_call_not_yet`](super::Segment::handle_call_not_yet); that to a
+    /// [`SegmentEvent::CallStanding`] through
+    /// [`Segment::handle_call_standing`](super::Segment::handle_call_standing); a commit of a
+    /// [`SegmentEvent::Checkpoint`] through
+    /// [`Segment::handle_checkpoint_committed`](super::Segment::handle_checkpoint_committed); and the
+    /// answer to a [`SegmentEvent::ParkRequested`] through
+    /// [`Segment::handle_park_answer`](super::Segment::handle_park_answer).
     Deliver(SegmentEvent),
     /// Pass on live text.
     Live {
@@ -130,6 +138,21 @@ pub enum McpPermit {
 pub struct SegmentEnd {
     /// What the session gets.
     pub outcome: RunModelOutcome,
+}
+
+/// What the session says about a recorded call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "unstable",
+    expect(clippy::exhaustive_enums, reason = "the driver builds it")
+)]
+pub enum Standing {
+    /// It is not decided, waits for an earlier one or runs.
+    Open,
+    /// It may be started inside the segment.
+    Permitted,
+    /// It is over.
+    Final(ToolOutcome),
 }
 
 /// How the CLI process ended, as the driver saw it.

@@ -178,7 +178,8 @@ fn undecided(detail: String) -> AttemptFailure {
     AttemptFailure::new(FailureClass::UndecidedCall, detail)
 }
 
-fn is_refusal(result: &ToolResult) -> bool {
+/// True for the CLI's own word that a call did not run.
+pub(super) fn is_refusal(result: &ToolResult) -> bool {
     match &result.told {
         Told::Nothing => REFUSALS.iter().any(|it| result.text.starts_with(it)),
         Told::Accepted => false,

@@ -3,17 +3,17 @@
 
 use serde_json::value::RawValue;
 
-use super::gate::{self, AskedCall, FinalInput, GateAnswer, HeldCall};
-use super::native::{HookMove, QuestionMove};
-use super::{Action, HookQuestion, HooksAnswer, SEGMENT_OVER, Segment};
+use super::gate::{self, AskedCall, FinalInput, GateAnswer, HeldCall, Later};
+use super::{Action, GatedPath, HookQuestion, HooksAnswer, SEGMENT_OVER, Segment};
 use crate::ids::ToolCallId;
 use crate::protocol::{CanUseTool, HookAnswer, HookCallback, HostFrame, PermissionAnswer};
 use crate::turn::SegmentEvent;
 
-/// A hook's answer that goes out now, or is held for the session or the application.
-enum Held {
-    Now(HookAnswer),
-    Until,
+/// Our own decision about a call.
+enum Judged {
+    Answer(HookAnswer),
+    /// A record governs it.
+    Recorded,
 }
 
 impl Segment {
@@ -23,8 +23,8 @@ impl Segment {
         let Some(held) = self.gate.take_held(tool_call_id) else {
             return;
         };
-        let answer = match answer {
-            HooksAnswer::Deny { reason } => denial(reason),
+        let judged = match answer {
+            HooksAnswer::Deny { reason } => Judged::Answer(denial(reason)),
             HooksAnswer::Continue {
                 updated_input: None,
             } => self.judge(&held.call, held.input, None),
@@ -33,64 +33,79 @@ impl Segment {
             } if gate::is_object(&json) => self.judge(&held.call, held.input, Some(json)),
             HooksAnswer::Continue {
                 updated_input: Some(_),
-            } => denial(format!(
+            } => Judged::Answer(denial(format!(
                 "{} did not run: a hook of the application gave it an input that is no object",
                 held.call.tool_name
-            )),
+            ))),
         };
-        self.transmit.push_back(HostFrame::Hook {
-            request_id: held.request_id,
-            answer,
-        });
+        self.answer(held.request_id.as_deref(), &held.call, judged);
+        self.advance();
     }
 
     pub(super) fn on_hook(&mut self, request_id: String, hook: HookCallback) {
-        let answer = match AskedCall::of_hook(hook) {
-            Err(reason) => deny(reason),
-            Ok((call, input)) => self.decide(&request_id, call, input),
-        };
-        match answer {
-            Held::Now(answer) => self
-                .transmit
-                .push_back(HostFrame::Hook { request_id, answer }),
-            Held::Until => {}
+        if hook.callback_id.as_deref() == Some(super::POST_TOOL_BATCH_CALLBACK) {
+            let is_main = hook.input.agent_id.is_none();
+            self.on_batch_over(request_id, is_main);
+            return;
+        }
+        match AskedCall::of_hook(hook) {
+            Err(reason) => self.deny(request_id, reason),
+            Ok((call, input)) => self.decide(request_id, call, input),
         }
     }
 
     /// Decides about a tool use: once for each id (L23, L30).
-    fn decide(&mut self, request_id: &str, call: AskedCall, input: Box<RawValue>) -> Held {
-        if self.gate.is_decided(&call.id) {
-            return deny(format!(
-                "{} did not run: a decision about this call was already made",
-                call.tool_name
-            ));
+    fn decide(&mut self, request_id: String, call: AskedCall, input: Box<RawValue>) {
+        match self.gate.asked_later(&request_id, &call) {
+            Later::New if self.plan.answered.contains(&call.id) => {
+                self.gate.refuse(&call.id);
+                let reason = format!(
+                    "{} did not run: an earlier call had the same id",
+                    call.tool_name
+                );
+                self.deny(request_id, reason);
+            }
+            // The application's hooks saw a resumed call when it was recorded (D07, L19).
+            Later::New if self.recorded.contains(&call.id) => self.ask_record(request_id, &call),
+            Later::New => self.consider(Some(request_id), call, input),
+            Later::Recorded => self.ask_record(request_id, &call),
+            Later::Held => {}
+            Later::Denied(reason) => self.deny(request_id, reason),
+            Later::Decided => {
+                let reason = format!(
+                    "{} did not run: a decision about this call was already made",
+                    call.tool_name
+                );
+                self.deny(request_id, reason);
+            }
         }
-        if self.plan.answered.contains(&call.id) {
-            self.gate.refuse(&call.id);
-            return deny(format!(
-                "{} did not run: an earlier call had the same id",
-                call.tool_name
-            ));
+    }
+
+    fn ask_record(&mut self, request_id: String, call: &AskedCall) {
+        match self.recorded.hook(&request_id, call) {
+            Ok(next) => {
+                self.gate.record(&call.id);
+                self.follow(&call.id, next);
+            }
+            Err(reason) => {
+                self.gate.refuse_if_new(&call.id);
+                self.deny(request_id, reason);
+            }
         }
-        // The application's hooks saw a resumed call when it was deferred (D07, L19).
-        if self.native.is_resumed(&call.id) {
-            return match self.native.hook(request_id, &call) {
-                HookMove::Answer(answer) => {
-                    self.gate.resume(&call.id);
-                    Held::Now(answer)
-                }
-                HookMove::Start => {
-                    self.start_resumed(&call.id);
-                    Held::Until
-                }
-                HookMove::Refuse(reason) => {
-                    self.gate.refuse(&call.id);
-                    deny(reason)
-                }
-            };
-        }
+    }
+
+    /// Looks at a new call: asks the application's hooks, or decides at once. `request_id` is the
+    /// CLI's question, if it has asked.
+    pub(super) fn consider(
+        &mut self,
+        request_id: Option<String>,
+        call: AskedCall,
+        input: Box<RawValue>,
+    ) {
         if !self.plan.asks_hooks {
-            return Held::Now(self.judge(&call, input, None));
+            let judged = self.judge(&call, input, None);
+            self.answer(request_id.as_deref(), &call, judged);
+            return;
         }
         self.actions.push_back(Action::AskHooks(HookQuestion {
             tool_call_id: call.id.clone(),
@@ -99,11 +114,10 @@ impl Segment {
             input: input.clone(),
         }));
         self.gate.hold(HeldCall {
-            request_id: request_id.to_owned(),
+            request_id,
             call,
             input,
         });
-        Held::Until
     }
 
     /// Makes our own decision about a new call and its final input (G4).
@@ -112,74 +126,93 @@ impl Segment {
         call: &AskedCall,
         asked: Box<RawValue>,
         rewritten: Option<Box<RawValue>>,
-    ) -> HookAnswer {
+    ) -> Judged {
         let updated_input = rewritten.clone();
         let input = FinalInput { asked, rewritten };
         match self.gate.decide(&self.plan, call, input) {
             GateAnswer::Inline { tool_name } => {
-                self.actions
-                    .push_back(Action::Deliver(SegmentEvent::InlineCallStarted {
-                        tool_call_id: call.id.clone(),
-                        tool_name,
-                    }));
-                HookAnswer::Allow { updated_input }
+                self.deliver(SegmentEvent::InlineCallStarted {
+                    tool_call_id: call.id.clone(),
+                    tool_name,
+                });
+                Judged::Answer(HookAnswer::Allow { updated_input })
             }
-            GateAnswer::Structured => HookAnswer::Allow { updated_input },
-            GateAnswer::Deny(reason) => denial(reason),
-            GateAnswer::Gated(gated) => match self.native.gate(gated) {
-                Ok(()) => {
-                    self.gate.defer(&call.id);
-                    HookAnswer::Defer
+            GateAnswer::Structured => Judged::Answer(HookAnswer::Allow { updated_input }),
+            GateAnswer::Deny(reason) => Judged::Answer(denial(reason)),
+            GateAnswer::Gated(gated) => match self.plan.path {
+                GatedPath::Live => {
+                    self.request(gated);
+                    Judged::Recorded
                 }
-                Err(reason) => {
-                    self.gate.refuse(&call.id);
-                    denial(reason)
-                }
+                GatedPath::Native => match self.native.gate(gated) {
+                    Ok(()) => {
+                        self.gate.defer(&call.id);
+                        Judged::Answer(HookAnswer::Defer)
+                    }
+                    Err(reason) => {
+                        self.gate.refuse(&call.id);
+                        Judged::Answer(denial(reason))
+                    }
+                },
             },
         }
     }
 
-    /// Answers a permission question: an allow comes only from the record of the resumed call, once,
-    /// and only when its hook was skipped (L26, L27).
+    /// Answers the CLI's question, or keeps the answer until it asks.
+    fn answer(&mut self, request_id: Option<&str>, call: &AskedCall, judged: Judged) {
+        match (request_id, judged) {
+            (Some(request_id), Judged::Answer(answer)) => {
+                self.transmit.push_back(HostFrame::Hook {
+                    request_id: request_id.to_owned(),
+                    answer,
+                });
+            }
+            (Some(request_id), Judged::Recorded) => self.ask_record(request_id.to_owned(), call),
+            (None, Judged::Answer(HookAnswer::Deny { reason })) => {
+                self.gate.refuse_ahead(&call.id, reason);
+            }
+            // Only what needs a record is looked at before the CLI asks.
+            (
+                None,
+                Judged::Answer(HookAnswer::Allow { .. } | HookAnswer::Ask | HookAnswer::Defer),
+            ) => {
+                self.gate.refuse_ahead(
+                    &call.id,
+                    format!("{} did not run: it was not permitted", call.tool_name),
+                );
+            }
+            (None, Judged::Recorded) => {}
+        }
+    }
+
+    /// Answers a permission question: an allow comes only from the record of a call, once, and only
+    /// when its hook was skipped (L26, L27).
     pub(super) fn on_can_use_tool(&mut self, request_id: String, question: CanUseTool) {
-        let answer = match AskedCall::of_question(question) {
-            Err(reason) => Some(refuse(reason)),
-            Ok(call) if self.native.is_resumed(&call.id) => {
+        let refusal = match AskedCall::of_question(question) {
+            Err(reason) => reason,
+            Ok(call) if self.recorded.contains(&call.id) => {
                 let hook_ran = self.gate.is_decided(&call.id);
-                match self.native.question(&request_id, &call, hook_ran) {
-                    QuestionMove::Answer(answer) => {
-                        self.gate.resume(&call.id);
-                        Some(answer)
+                match self.recorded.question(&request_id, &call, hook_ran) {
+                    Ok(next) => {
+                        self.gate.record(&call.id);
+                        self.follow(&call.id, next);
+                        return;
                     }
-                    QuestionMove::Start => {
-                        self.start_resumed(&call.id);
-                        None
-                    }
-                    QuestionMove::Refuse(reason) => {
+                    Err(reason) => {
                         self.gate.refuse_if_new(&call.id);
-                        Some(refuse(reason))
+                        reason
                     }
                 }
             }
             Ok(call) => {
                 self.gate.refuse_if_new(&call.id);
-                let reason = format!("{} did not run: it was not permitted", call.tool_name);
-                Some(refuse(reason))
+                format!("{} did not run: it was not permitted", call.tool_name)
             }
         };
-        if let Some(answer) = answer {
-            self.transmit
-                .push_back(HostFrame::Permission { request_id, answer });
-        }
-    }
-
-    /// Asks the session for the start mark of the resumed call.
-    fn start_resumed(&mut self, id: &ToolCallId) {
-        self.gate.resume(id);
-        self.actions
-            .push_back(Action::Deliver(SegmentEvent::CallStarting {
-                tool_call_id: id.clone(),
-            }));
+        self.transmit.push_back(HostFrame::Permission {
+            request_id,
+            answer: PermissionAnswer::Deny { message: refusal },
+        });
     }
 
     /// The CLI dropped a question that waits for the application's hooks: the call stays denied.
@@ -190,32 +223,34 @@ impl Segment {
         }
     }
 
-    /// Denies what still waits for the application's hooks: the segment is over.
-    pub(super) fn deny_held(&mut self) {
+    /// Denies what still waits for the application's hooks or for a record.
+    pub(super) fn deny_held(&mut self, reason: &str) {
         for tool_call_id in self.gate.all_held() {
             if let Some(held) = self.gate.take_held(&tool_call_id) {
-                self.transmit.push_back(HostFrame::Hook {
-                    request_id: held.request_id,
-                    answer: denial(SEGMENT_OVER),
-                });
+                if let Some(request_id) = held.request_id {
+                    self.deny(request_id, reason);
+                }
                 self.actions.push_back(Action::CancelHooks { tool_call_id });
             }
         }
     }
-}
 
-fn deny(reason: impl Into<String>) -> Held {
-    Held::Now(denial(reason))
+    /// Denies everything that is held: the segment is over.
+    pub(super) fn deny_all(&mut self) {
+        self.deny_held(SEGMENT_OVER);
+        self.transmit.extend(self.recorded.deny_held(SEGMENT_OVER));
+    }
+
+    fn deny(&mut self, request_id: String, reason: impl Into<String>) {
+        self.transmit.push_back(HostFrame::Hook {
+            request_id,
+            answer: denial(reason),
+        });
+    }
 }
 
 fn denial(reason: impl Into<String>) -> HookAnswer {
     HookAnswer::Deny {
         reason: reason.into(),
-    }
-}
-
-fn refuse(message: impl Into<String>) -> PermissionAnswer {
-    PermissionAnswer::Deny {
-        message: message.into(),
     }
 }

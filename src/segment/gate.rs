@@ -10,9 +10,9 @@ use super::json::same_json;
 use super::{CallingSubAgent, McpPermit, SegmentPlan};
 use crate::ids::ToolCallId;
 use crate::policy::{ToolAnnotations, ToolEffect, ToolPolicy};
-use crate::protocol::{CanUseTool, HookCallback};
+use crate::protocol::{CanUseTool, ContentBlock, HookCallback};
 use crate::record::CallStatus;
-use crate::turn::CallPlace;
+use crate::turn::{CallPlace, RequestedCall};
 
 /// The CLI's own tool for structured output; it changes nothing (spec/cli-protocol.md 14).
 const STRUCTURED_OUTPUT: &str = "StructuredOutput";
@@ -43,6 +43,16 @@ impl AskedCall {
             (None, None) => None,
         };
         let call = Self::new(id, asked.tool_name, asked.agent_id, asked.agent_type)?;
+        Ok((call, input))
+    }
+
+    /// Reads a tool use of a reply of the main conversation, or says why it cannot be allowed.
+    pub(super) fn of_block(block: ContentBlock) -> Result<(Self, Box<RawValue>), String> {
+        let input = block
+            .input
+            .filter(|it| is_object(it))
+            .ok_or_else(|| "the input of a call must be an object".to_owned())?;
+        let call = Self::new(block.id, block.name, None, None)?;
         Ok((call, input))
     }
 
@@ -111,6 +121,19 @@ pub(super) struct GatedCall {
     pub(super) input: FinalInput,
 }
 
+impl GatedCall {
+    /// What the session gets.
+    pub(super) fn request(&self) -> RequestedCall {
+        RequestedCall {
+            tool_call_id: self.id.clone(),
+            tool_name: self.tool_name.clone(),
+            arguments: self.input.json().get().to_owned(),
+            policy: self.policy,
+            place: self.place,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) enum GateAnswer {
     /// It runs at once.
@@ -150,17 +173,34 @@ enum Decision {
     },
     Structured,
     Deferred,
+    /// It was denied before the CLI asked; the CLI's question gets this.
+    DeniedAhead(String),
     Denied,
-    /// The resumed call: `native` holds what was decided.
-    Resumed,
+    /// A record governs it: `recorded` knows what was decided.
+    Recorded,
 }
 
-/// A call whose answer waits for the hooks of the application.
+/// A call that waits for the hooks of the application.
 #[derive(Debug)]
 pub(super) struct HeldCall {
-    pub(super) request_id: String,
+    /// The CLI's question; `None` while it has not asked.
+    pub(super) request_id: Option<String>,
     pub(super) call: AskedCall,
     pub(super) input: Box<RawValue>,
+}
+
+/// What is known of a call when the CLI asks about it.
+pub(super) enum Later {
+    /// Nothing.
+    New,
+    /// The hooks of the application are asked; the question is held.
+    Held,
+    /// A record governs it.
+    Recorded,
+    /// It was denied.
+    Denied(String),
+    /// An earlier question was answered.
+    Decided,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -254,22 +294,24 @@ impl ToolCallGate {
                 | Decision::InlineCli { .. }
                 | Decision::Structured
                 | Decision::Deferred
+                | Decision::DeniedAhead(_)
                 | Decision::Denied
-                | Decision::Resumed => None,
+                | Decision::Recorded => None,
             },
             Decision::InlineCustom { .. }
             | Decision::InlineCli { .. }
             | Decision::Structured
             | Decision::Deferred
+            | Decision::DeniedAhead(_)
             | Decision::Denied
-            | Decision::Resumed => None,
+            | Decision::Recorded => None,
         }
     }
 
     /// Returns the held call whose question has this id.
     pub(super) fn held_by(&self, request_id: &str) -> Option<ToolCallId> {
         self.held()
-            .find(|it| it.request_id == request_id)
+            .find(|it| it.request_id.as_deref() == Some(request_id))
             .map(|it| it.call.id.clone())
     }
 
@@ -285,8 +327,9 @@ impl ToolCallGate {
             | Decision::InlineCli { .. }
             | Decision::Structured
             | Decision::Deferred
+            | Decision::DeniedAhead(_)
             | Decision::Denied
-            | Decision::Resumed => None,
+            | Decision::Recorded => None,
         })
     }
 
@@ -305,9 +348,42 @@ impl ToolCallGate {
         self.decisions.entry(id.clone()).or_insert(Decision::Denied);
     }
 
-    /// Keeps that the resumed call was asked about.
-    pub(super) fn resume(&mut self, id: &ToolCallId) {
-        self.decisions.insert(id.clone(), Decision::Resumed);
+    /// Keeps that a record governs the call.
+    pub(super) fn record(&mut self, id: &ToolCallId) {
+        self.decisions.insert(id.clone(), Decision::Recorded);
+    }
+
+    /// Keeps that the call was denied before the CLI asked.
+    pub(super) fn refuse_ahead(&mut self, id: &ToolCallId, reason: String) {
+        self.decisions
+            .insert(id.clone(), Decision::DeniedAhead(reason));
+    }
+
+    /// Takes the CLI's question about a call that was looked at before it asked.
+    pub(super) fn asked_later(&mut self, request_id: &str, asked: &AskedCall) -> Later {
+        let Some(decision) = self.decisions.get_mut(&asked.id) else {
+            return Later::New;
+        };
+        match decision {
+            Decision::Asking(held)
+                if held.request_id.is_none() && held.call.tool_name == asked.tool_name =>
+            {
+                held.request_id = Some(request_id.to_owned());
+                Later::Held
+            }
+            Decision::DeniedAhead(reason) => {
+                let reason = std::mem::take(reason);
+                *decision = Decision::Denied;
+                Later::Denied(reason)
+            }
+            Decision::Recorded => Later::Recorded,
+            Decision::Asking(_)
+            | Decision::InlineCustom { .. }
+            | Decision::InlineCli { .. }
+            | Decision::Structured
+            | Decision::Deferred
+            | Decision::Denied => Later::Decided,
+        }
     }
 
     /// Takes the one permit of an inline custom call, if this is its tool (L20) and its input (G4).
@@ -351,8 +427,9 @@ impl ToolCallGate {
             | Decision::InlineCli { .. }
             | Decision::Structured
             | Decision::Deferred
+            | Decision::DeniedAhead(_)
             | Decision::Denied
-            | Decision::Resumed => None,
+            | Decision::Recorded => None,
         }
     }
 
@@ -367,6 +444,26 @@ impl ToolCallGate {
             .collect()
     }
 
+    /// True when an inline call runs.
+    pub(super) fn has_open_inline(&self) -> bool {
+        self.decisions.values().any(|it| match it {
+            Decision::InlineCustom { event, .. } | Decision::InlineCli { event } => {
+                *event == Event::Started
+            }
+            Decision::Asking(_)
+            | Decision::Structured
+            | Decision::Deferred
+            | Decision::DeniedAhead(_)
+            | Decision::Denied
+            | Decision::Recorded => false,
+        })
+    }
+
+    /// True when the hooks of the application are asked about a call that the CLI has not asked for.
+    pub(super) fn looks_ahead(&self) -> bool {
+        self.held().any(|it| it.request_id.is_none())
+    }
+
     pub(super) fn is_decided(&self, id: &ToolCallId) -> bool {
         self.decisions.contains_key(id)
     }
@@ -378,7 +475,11 @@ impl ToolCallGate {
                 Decision::InlineCustom { .. } | Decision::InlineCli { .. } | Decision::Structured,
             ) => Standing::Allowed,
             Some(
-                Decision::Asking(_) | Decision::Deferred | Decision::Denied | Decision::Resumed,
+                Decision::Asking(_)
+                | Decision::Deferred
+                | Decision::DeniedAhead(_)
+                | Decision::Denied
+                | Decision::Recorded,
             ) => Standing::Refused,
         }
     }
@@ -392,6 +493,24 @@ const fn custom_is_inline(policy: ToolPolicy) -> bool {
 /// A tool of the CLI that runs inside the segment: at least once, so never a single-attempt one.
 const fn cli_is_inline(policy: ToolPolicy) -> bool {
     !policy.requires_approval() && !policy.effect.is_single_attempt()
+}
+
+/// True when a call of this tool in the main conversation must not run without a record.
+pub(super) fn needs_record(plan: &SegmentPlan, tool_name: &str) -> bool {
+    match classify(plan, tool_name) {
+        Kind::Custom(_, policy) => !custom_is_inline(policy),
+        Kind::Cli(policy) => !cli_is_inline(policy),
+        Kind::Structured | Kind::UnknownCustom => false,
+    }
+}
+
+/// True when a call of this tool runs inside the segment, as often as it takes.
+pub(super) fn is_inline(plan: &SegmentPlan, tool_name: &str) -> bool {
+    match classify(plan, tool_name) {
+        Kind::Custom(_, policy) => custom_is_inline(policy),
+        Kind::Cli(policy) => cli_is_inline(policy) && plan.offered.contains(tool_name),
+        Kind::Structured | Kind::UnknownCustom => false,
+    }
 }
 
 /// Returns the name of a tool in policies and records.

@@ -3,20 +3,26 @@
 //!
 //! A driver feeds it the frames of the CLI, the answers of the session and the replies of the tool
 //! server, and after each of them drains [`Segment::poll_transmit`] and [`Segment::poll_action`] to
-//! `None`. Gated calls park by the native path of the CLI; its rules are in `native`.
+//! `None`. Gated calls wait in the process (`live`), or end it by the CLI's own deferral (`native`).
 
 mod action;
 mod audit;
+mod cut;
 mod decide;
 mod failure;
 mod gate;
 mod json;
+mod live;
 mod native;
 mod plan;
 mod prompt;
+mod recorded;
 mod resumable;
+mod resume;
+mod split;
 mod transcript;
 mod usage;
+mod verify;
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -28,25 +34,32 @@ use crate::ids::ToolCallId;
 use crate::protocol::{
     AssistantFrame, CliFrame, ControlReply, ControlRequest, Delta, HookAnswer, HostFrame,
     InitFrame, McpMessage, PermissionAnswer, ProtocolError, ResultFrame, RetryFrame, SystemFrame,
-    ToolServerDeclaration, UserFrame,
+    ToolServerDeclaration, UserFrame, content_blocks,
 };
 use crate::record::ToolOutcome;
 use crate::turn::{RunModelOutcome, SegmentEvent, Usage};
 
 use audit::{Audit, ToolResult};
 use gate::ToolCallGate;
-use native::{Native, ResultMove};
+use live::Live;
+use native::Native;
+use recorded::RecordedCalls;
 use transcript::Transcript;
+use usage::Meter;
+
+pub(crate) use cut::cut_result;
 
 pub use action::{
-    Action, CallingSubAgent, HookQuestion, HooksAnswer, McpPermit, ProcessEnd, SegmentEnd,
+    Action, CallingSubAgent, HookQuestion, HooksAnswer, McpPermit, ProcessEnd, SegmentEnd, Standing,
 };
-pub use plan::{SegmentPlan, SegmentStart};
+pub use plan::{GatedPath, SegmentPlan, SegmentStart};
 pub use prompt::{Conversation, read_conversation};
 pub use resumable::{ResumableTranscript, materialise};
+pub use resume::{ResumePlan, prompt_uuid, resume};
 
 const INITIALIZE_REQUEST: &str = "abide-initialize";
 const PRE_TOOL_USE_CALLBACK: &str = "abide-pre-tool-use";
+const POST_TOOL_BATCH_CALLBACK: &str = "abide-post-tool-batch";
 
 /// How long our callback may take. The CLI waits for it as long as this (measured with 86,400 on
 /// CLI 2.1.316, spec/cli-protocol.md 17a); a start mark takes milliseconds, so it is never met.
@@ -67,9 +80,14 @@ pub struct Segment {
     state: State,
     plan: SegmentPlan,
     gate: ToolCallGate,
+    recorded: RecordedCalls,
     native: Native,
+    live: Live,
     transcript: Transcript,
+    meter: Meter,
     audit: Audit,
+    // The turn is parked: the CLI gets no further line.
+    is_silent: bool,
     // Requests of the CLI to the tool server that are not answered yet.
     open_mcp: BTreeSet<String>,
     last_retry: Option<RetryFrame>,
@@ -83,36 +101,56 @@ impl Segment {
     /// # Errors
     /// [`FailureClass::Runner`] when the plan contradicts itself.
     pub fn new(plan: SegmentPlan) -> Result<Self, AttemptFailure> {
+        let batch = match plan.path {
+            GatedPath::Live => Some(POST_TOOL_BATCH_CALLBACK.to_owned()),
+            GatedPath::Native => None,
+        };
         let mut transmit = VecDeque::from([HostFrame::Initialize {
             request_id: INITIALIZE_REQUEST.to_owned(),
             pre_tool_use_callback: PRE_TOOL_USE_CALLBACK.to_owned(),
-            post_tool_batch_callback: None,
+            post_tool_batch_callback: batch,
             hook_timeout_seconds: HOOK_TIMEOUT_SECONDS,
             servers: vec![ToolServerDeclaration {
                 name: plan.server_name.clone(),
             }],
             setup: plan.setup.clone(),
         }]);
-        let native = match &plan.start {
-            SegmentStart::Turn { prompt } => {
+        let mut recorded = RecordedCalls::new(plan.has_refusing_rules);
+        let mut transcript = Transcript::default();
+        // Without a prompt the CLI goes on by itself, and a prompt would be a turn of its own (K01).
+        match &plan.start {
+            SegmentStart::Turn { prompt, uuid } => {
                 if prompt.is_empty() {
                     return Err(runner("a turn starts without a prompt"));
                 }
+                transcript = Transcript::of_prompt(uuid.clone());
                 transmit.push_back(HostFrame::UserPrompt {
-                    uuid: None,
+                    uuid: uuid.clone(),
                     blocks: prompt.clone(),
                 });
-                Native::of_turn()
             }
-            // No prompt: the CLI goes on by itself, and a prompt would be a turn of its own (K01).
-            SegmentStart::Resume { call } => Native::of_resume(call, &plan)?,
-        };
+            SegmentStart::Resume { call } => recorded.resume(call, &plan.server_name)?,
+            SegmentStart::Continue { added, told, call } => {
+                let session = plan
+                    .resume
+                    .as_ref()
+                    .ok_or_else(|| runner("a turn goes on without a Claude session"))?;
+                transcript = Transcript::resumed(session, added.clone(), told.clone());
+                if let Some(call) = call {
+                    recorded.resume(call, &plan.server_name)?;
+                }
+            }
+        }
         Ok(Self {
             state: State::Running,
             gate: ToolCallGate::default(),
-            native,
-            transcript: Transcript::default(),
+            recorded,
+            native: Native::default(),
+            live: Live::default(),
+            transcript,
+            meter: Meter::default(),
             audit: Audit::default(),
+            is_silent: false,
             open_mcp: BTreeSet::new(),
             last_retry: None,
             transmit,
@@ -162,8 +200,10 @@ impl Segment {
             }
             CliFrame::Mirror(frame) => self.transcript.add(frame),
             CliFrame::Result(result) => self.on_result(&result),
-            CliFrame::Reply(_) | CliFrame::Unknown { .. } | CliFrame::NotJson => {}
+            CliFrame::Reply(mark) => self.on_reply_mark(&mark),
+            CliFrame::Unknown { .. } | CliFrame::NotJson => {}
         }
+        self.advance();
     }
 
     /// Takes a line that could not be read: what the CLI does is not understood any more.
@@ -174,23 +214,19 @@ impl Segment {
     /// Takes the session's grant: the start mark of the call is committed.
     pub fn handle_call_granted(&mut self, tool_call_id: &ToolCallId) {
         let running = matches!(self.state, State::Running);
-        match self.native.granted(tool_call_id, running) {
-            native::GrantMove::Answer(frame) => self.transmit.push_back(frame),
-            native::GrantMove::Report(outcome) => {
-                self.actions
-                    .push_back(Action::Deliver(SegmentEvent::CallFinished {
-                        tool_call_id: tool_call_id.clone(),
-                        outcome,
-                    }));
-            }
-            native::GrantMove::Nothing => {}
-        }
+        let next = self.recorded.granted(tool_call_id, running);
+        self.follow(tool_call_id, next);
     }
 
     /// Takes the session's refusal of a grant: the call's record already ends in `outcome`.
     pub fn handle_call_final(&mut self, tool_call_id: &ToolCallId, outcome: ToolOutcome) {
-        let answer = self.native.ended_before_start(tool_call_id, outcome);
-        self.transmit.extend(answer);
+        let next = self.recorded.ended_before_start(tool_call_id, outcome);
+        self.follow(tool_call_id, next);
+    }
+
+    /// Takes the session's refusal of a grant for now: an earlier call is open.
+    pub fn handle_call_not_yet(&mut self, tool_call_id: &ToolCallId) {
+        self.recorded.start_later(tool_call_id);
     }
 
     /// Takes the tool server's reply to a message.
@@ -256,7 +292,7 @@ impl Segment {
             gate::McpMethod::Other => McpPermit::Protocol,
             gate::McpMethod::Call(None) => McpPermit::Refuse,
             gate::McpMethod::Call(Some(call)) => self
-                .native
+                .recorded
                 .serve(&call)
                 .or_else(|| self.gate.serve(call))
                 .unwrap_or(McpPermit::Refuse),
@@ -283,7 +319,7 @@ impl Segment {
     }
 
     fn on_cancel(&mut self, request_id: String) {
-        self.native.withdraw(&request_id);
+        self.recorded.withdraw(&request_id);
         self.withdraw_held(&request_id);
         if self.open_mcp.remove(&request_id) {
             self.actions.push_back(Action::CancelMcp { request_id });
@@ -301,7 +337,17 @@ impl Segment {
     }
 
     fn on_assistant(&mut self, frame: &AssistantFrame) {
-        self.transcript.saw_reply(frame);
+        let blocks = content_blocks(&frame.message.content).unwrap_or_default();
+        let calls = blocks
+            .iter()
+            .filter(|it| it.kind == "tool_use")
+            .filter_map(|it| it.id.as_deref());
+        self.transcript.saw_reply(frame, calls);
+        let is_main = frame.parent_tool_use_id.is_none();
+        match self.plan.path {
+            GatedPath::Live if is_main => self.look_ahead(blocks),
+            GatedPath::Live | GatedPath::Native => {}
+        }
     }
 
     fn on_user(&mut self, frame: &UserFrame) {
@@ -320,7 +366,7 @@ impl Segment {
                 return;
             }
             if is_main {
-                self.transcript.expect(frame.uuid.as_deref());
+                self.transcript.saw_result(frame, &result.tool_call_id);
             }
         }
     }
@@ -336,18 +382,10 @@ impl Segment {
                     status,
                 }));
         }
-        if is_main && self.native.is_resumed(&result.tool_call_id) {
+        if is_main && self.recorded.contains(&result.tool_call_id) {
             self.audit.note(result);
-            match self.native.tool_result(result)? {
-                ResultMove::Report(outcome) => {
-                    self.actions
-                        .push_back(Action::Deliver(SegmentEvent::CallFinished {
-                            tool_call_id: result.tool_call_id.clone(),
-                            outcome,
-                        }));
-                }
-                ResultMove::Nothing => {}
-            }
+            let next = self.recorded.tool_result(result)?;
+            self.follow(&result.tool_call_id, next);
             return Ok(());
         }
         let standing = self.gate.standing(&result.tool_call_id);
@@ -383,6 +421,7 @@ impl Segment {
         if let Some(failure) = failure::of_result(result, self.last_retry.as_ref()) {
             return Err(failure);
         }
+        self.check_nothing_open()?;
         let deferred = self.native.conclude(result)?;
         self.audit_transcript()?;
         let session = result
@@ -394,10 +433,10 @@ impl Segment {
         {
             return Err(contract("the result is of another Claude session"));
         }
-        let usage = Usage {
+        let usage = self.meter.rest(Usage {
             model_calls: self.transcript.model_calls(),
             ..usage::of_result(result)
-        };
+        });
         let mut messages = self
             .transcript
             .take_messages(session, deferred.as_ref().map(|it| &it.tool_call_id))?;
@@ -419,7 +458,9 @@ impl Segment {
     fn end(&mut self, end: Result<SegmentEnd, AttemptFailure>) {
         if let State::Running = self.state {
             self.state = State::Ended(end);
-            self.deny_held();
+            if !self.is_silent {
+                self.deny_all();
+            }
         }
     }
 
@@ -433,6 +474,9 @@ impl Segment {
         else {
             return;
         };
+        if self.is_silent {
+            return;
+        }
         let reason = SEGMENT_OVER;
         self.transmit.push_back(match request {
             ControlRequest::Hook(_) => HostFrame::Hook {

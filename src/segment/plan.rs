@@ -1,10 +1,11 @@
 //! What a segment starts from.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use crate::ids::{ClaudeSessionId, ToolCallId};
 use crate::policy::{ToolPolicies, ToolPolicy};
 use crate::protocol::AgentSetup;
+use crate::record::TranscriptEntry;
 use crate::turn::ResumedCall;
 
 /// What one segment starts from. Created by the runner.
@@ -34,8 +35,28 @@ pub struct SegmentPlan {
     pub resume: Option<ClaudeSessionId>,
     /// The calls that have a result in the transcript: their ids are used up (L25).
     pub answered: BTreeSet<ToolCallId>,
+    /// The built-in tools that the CLI offers.
+    pub offered: BTreeSet<String>,
+    /// How gated calls wait.
+    pub path: GatedPath,
     /// What the CLI is to do first.
     pub start: SegmentStart,
+}
+
+/// How gated calls wait for their outcome (design.md 4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "unstable",
+    expect(
+        clippy::exhaustive_enums,
+        reason = "the two ways are a design decision"
+    )
+)]
+pub enum GatedPath {
+    /// The process waits with them, while it is worth it, and every tool boundary is a checkpoint.
+    Live,
+    /// The CLI ends at the first of them: its own deferral.
+    Native,
 }
 
 /// What the CLI is to do first.
@@ -44,7 +65,7 @@ pub struct SegmentPlan {
     feature = "unstable",
     expect(
         clippy::exhaustive_enums,
-        reason = "a segment starts with a prompt or without one"
+        reason = "a segment starts a turn or goes on with one"
     )
 )]
 pub enum SegmentStart {
@@ -52,10 +73,21 @@ pub enum SegmentStart {
     Turn {
         /// One text block each.
         prompt: Vec<String>,
+        /// The id of the prompt's transcript entry; `None` leaves it to the CLI.
+        uuid: Option<String>,
     },
-    /// Go on with the call that the transcript ends in.
+    /// Go on with the call that the transcript ends in, by its native deferral.
     Resume {
         /// The pending call with its record.
         call: ResumedCall,
+    },
+    /// Go on in the middle of the turn, from what [`resume`](super::resume) made.
+    Continue {
+        /// The entries that are not stored yet.
+        added: Vec<TranscriptEntry>,
+        /// Those of them whose messages are stored.
+        told: HashSet<String>,
+        /// The waiting tool of the CLI that it is made to run, with its record.
+        call: Option<ResumedCall>,
     },
 }

@@ -2,7 +2,7 @@
 
 use crate::failure::{AttemptFailure, FailureClass};
 use crate::ids::ClaudeSessionId;
-use crate::record::{FrameworkItem, ItemContent, TranscriptEntry};
+use crate::record::{ClaudeLines, FrameworkItem, ItemContent, TranscriptEntry};
 
 /// The stored conversation, as a segment needs it. Created by [`read_conversation`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -12,8 +12,35 @@ pub struct Conversation {
     pub claude_session: Option<ClaudeSessionId>,
     /// Its transcript, oldest entry first.
     pub entries: Vec<TranscriptEntry>,
+    /// What its CLI had announced beyond that, without its place in the chain.
+    pub provisional: Vec<TranscriptEntry>,
     /// The texts that no CLI has read yet, oldest first.
     pub unread: Vec<String>,
+}
+
+impl Conversation {
+    fn add(&mut self, lines: ClaudeLines) {
+        if self.claude_session.as_ref() != Some(&lines.session) {
+            // A new Claude session begins: the one before it was given up.
+            self.entries.clear();
+            self.provisional.clear();
+            self.claude_session = Some(lines.session);
+        }
+        let entries = lines.entries.into_iter();
+        for entry in entries.filter(|it| !super::transcript::is_dropped(it)) {
+            if !self.provisional.is_empty() {
+                let uuid = uuid_of(&entry);
+                self.provisional.retain(|it| uuid_of(it) != uuid);
+            }
+            self.entries.push(entry);
+        }
+        self.provisional.extend(lines.provisional);
+        self.unread.clear();
+    }
+}
+
+fn uuid_of(entry: &TranscriptEntry) -> Option<String> {
+    entry.head().ok()?.uuid
 }
 
 /// Reads the items of the stored messages, oldest first.
@@ -35,19 +62,7 @@ pub fn read_conversation<'a>(
             ItemContent::UserPrompt(text) | ItemContent::TurnFailureNote(text) => {
                 conversation.unread.push(text);
             }
-            ItemContent::ClaudeTranscript(session, entries) => {
-                if conversation.claude_session.as_ref() != Some(&session) {
-                    // A new Claude session begins: the one before it was given up.
-                    conversation.entries.clear();
-                    conversation.claude_session = Some(session);
-                }
-                conversation.entries.extend(
-                    entries
-                        .into_iter()
-                        .filter(|entry| !super::transcript::is_dropped(entry)),
-                );
-                conversation.unread.clear();
-            }
+            ItemContent::ClaudeTranscript(lines) => conversation.add(lines),
             ItemContent::Other(kind) => {
                 return Err(AttemptFailure::new(
                     FailureClass::Runner,

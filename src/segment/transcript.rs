@@ -1,20 +1,21 @@
-//! Collects the mirrored transcript of a segment and splits it into messages (I19 to I21).
+//! Collects the transcript of a segment: what the CLI mirrors, and what it announces before.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::audit::ToolResult;
 use super::contract;
+use super::split::Split;
 use crate::failure::AttemptFailure;
 use crate::ids::{ClaudeSessionId, ToolCallId};
-use crate::protocol::{AssistantFrame, MirrorFrame, content_blocks, flattened_text};
-use crate::record::{FrameworkItem, MessageRole, TranscriptEntry};
+use crate::protocol::{AssistantFrame, MirrorFrame, UserFrame};
+use crate::record::{MessageRole, TranscriptEntry};
 use crate::turn::NewMessage;
 
 /// The model of texts that the CLI writes in the model's name.
-const SYNTHETIC: &str = "<synthetic>";
+pub(super) const SYNTHETIC: &str = "<synthetic>";
 
 /// Kinds of entries that are never stored. A stale `last-prompt` would make a resume skip what
 /// follows it (L09). `cost-state` makes the CLI count cost from the start of the Claude session
@@ -28,40 +29,70 @@ pub(super) fn is_dropped(entry: &TranscriptEntry) -> bool {
         .is_ok_and(|head| DROPPED.contains(&head.kind.as_str()))
 }
 
+/// One line on its way into the conversation.
+pub(super) enum Line {
+    /// The CLI's own.
+    Mirrored(TranscriptEntry),
+    /// The CLI's own, of which the message was made before.
+    Told(TranscriptEntry),
+    /// Announced on the output, and not mirrored yet (spec/cli-protocol.md 17k).
+    Provisional(TranscriptEntry),
+}
+
+/// A line that the CLI announced, with all that its transcript entry needs but its place.
+#[derive(Debug)]
+struct Announced {
+    uuid: String,
+    entry: TranscriptEntry,
+    is_kept: bool,
+}
+
 /// The transcript of one segment while it grows.
 #[derive(Debug, Default)]
 pub(super) struct Transcript {
     files: Vec<(String, Vec<TranscriptEntry>)>,
     uuids: HashSet<String>,
+    // Announced and not mirrored, in the order of the output: always behind what is mirrored,
+    // because the mirror keeps the order of the file.
+    announced: Vec<Announced>,
+    // Entries whose messages were made while they were provisional.
+    told: HashSet<String>,
+    // The entries of the replies that asked for a call, by the call.
+    asked_by: BTreeMap<String, String>,
+    // The prompt's entry: without it, nothing of the turn can be resumed.
+    prompt: Option<String>,
     // Replies of a model, sub-agents included, by the API's id.
     replies: BTreeSet<String>,
+    has_reply: bool,
     // Entries that the CLI's output promised: they must be mirrored by the end.
     expected: BTreeSet<String>,
+    // The deferrals that were mirrored.
+    deferrals: BTreeSet<String>,
     // What the mirrored entries hold about the results of calls.
     results: Vec<Result<Vec<ToolResult>, AttemptFailure>>,
     session: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct EntryBody {
+pub(super) struct EntryBody {
     #[serde(rename = "type", default)]
-    kind: String,
+    pub(super) kind: String,
     #[serde(default)]
-    uuid: Option<String>,
+    pub(super) uuid: Option<String>,
     #[serde(default)]
-    message: Option<MessageBody>,
+    pub(super) message: Option<MessageBody>,
     #[serde(default)]
     attachment: Option<AttachmentBody>,
 }
 
 #[derive(Deserialize)]
-struct MessageBody {
+pub(super) struct MessageBody {
     #[serde(default)]
-    id: Option<String>,
+    pub(super) id: Option<String>,
     #[serde(default)]
-    model: Option<String>,
+    pub(super) model: Option<String>,
     #[serde(default)]
-    content: Option<Box<RawValue>>,
+    pub(super) content: Option<Box<RawValue>>,
 }
 
 #[derive(Deserialize)]
@@ -73,6 +104,31 @@ struct AttachmentBody {
 }
 
 impl Transcript {
+    /// A transcript that nothing of the turn is part of before this prompt's entry is mirrored.
+    pub(super) fn of_prompt(uuid: Option<String>) -> Self {
+        Self {
+            prompt: uuid,
+            ..Self::default()
+        }
+    }
+
+    /// A transcript that begins with entries which the CLI was started with and which are not
+    /// stored yet. The messages of `told` exist.
+    pub(super) fn resumed(
+        session: &ClaudeSessionId,
+        added: Vec<TranscriptEntry>,
+        told: HashSet<String>,
+    ) -> Self {
+        let heads = added.iter().filter_map(|it| it.head().ok()?.uuid);
+        Self {
+            uuids: heads.collect(),
+            told,
+            session: Some(session.as_str().to_owned()),
+            files: vec![(session.as_str().to_owned(), added)],
+            ..Self::default()
+        }
+    }
+
     /// Keeps mirrored lines. Lines of sub-agents are only counted: a resume needs the main file.
     pub(super) fn add(&mut self, frame: MirrorFrame) {
         let is_sub_agent = frame.file_path.contains("/subagents/");
@@ -91,6 +147,7 @@ impl Transcript {
                 && let Some(id) = &message.id
             {
                 self.replies.insert(id.clone());
+                self.has_reply |= !is_sub_agent;
             }
             if body.kind == "user"
                 && let Some(content) = body.message.as_ref().and_then(|it| it.content.as_deref())
@@ -101,33 +158,80 @@ impl Transcript {
                     results.map(|it| it.into_iter().map(ToolResult::beginning).collect());
                 self.results.push(beginnings);
             }
+            if let Some(attachment) = body.attachment
+                && attachment.kind == "hook_deferred_tool"
+            {
+                self.deferrals.extend(attachment.tool_use_id);
+            }
             if is_sub_agent || DROPPED.contains(&body.kind.as_str()) {
                 continue;
             }
-            if let Some(uuid) = body.uuid
-                && !self.uuids.insert(uuid)
-            {
-                continue;
+            if let Some(uuid) = body.uuid {
+                self.announced.retain(|it| it.uuid != uuid);
+                if !self.uuids.insert(uuid) {
+                    continue;
+                }
             }
             self.push(stem, entry);
         }
     }
 
-    /// Notes a block of a reply that stands on the CLI's output.
-    pub(super) fn saw_reply(&mut self, frame: &AssistantFrame) {
+    /// Notes a block of a reply that stands on the CLI's output, with the calls in it.
+    pub(super) fn saw_reply<'a>(
+        &mut self,
+        frame: &AssistantFrame,
+        calls: impl Iterator<Item = &'a str>,
+    ) {
+        let is_main = frame.parent_tool_use_id.is_none();
+        if is_main && let Some(uuid) = &frame.uuid {
+            let asked = calls.map(|it| (it.to_owned(), uuid.clone()));
+            self.asked_by.extend(asked);
+            self.announce(uuid, "assistant", frame.message.raw.get(), None);
+        }
         if frame.message.model.as_deref() == Some(SYNTHETIC) {
             return;
         }
         if let Some(id) = &frame.message.id {
             self.replies.insert(id.clone());
         }
-        if frame.parent_tool_use_id.is_none() {
+        if is_main {
             self.expect(frame.uuid.as_deref());
         }
     }
 
+    /// Notes the result of a call of the main conversation that stands on the CLI's output.
+    pub(super) fn saw_result(&mut self, frame: &UserFrame, call: &ToolCallId) {
+        self.expect(frame.uuid.as_deref());
+        if let Some(uuid) = &frame.uuid {
+            let asked_by = self.asked_by.get(call.as_str()).cloned();
+            self.announce(uuid, "user", frame.message.raw.get(), asked_by.as_deref());
+        }
+    }
+
+    fn announce(&mut self, uuid: &str, kind: &str, message: &str, asked_by: Option<&str>) {
+        if self.uuids.contains(uuid) || self.announced.iter().any(|it| it.uuid == uuid) {
+            return;
+        }
+        let text = |it: &str| serde_json::Value::from(it).to_string();
+        let source = asked_by
+            .map(|it| format!(r#","sourceToolAssistantUUID":{}"#, text(it)))
+            .unwrap_or_default();
+        let entry = format!(
+            r#"{{"isSidechain":false,"type":"{kind}","message":{message},"uuid":{}{source}}}"#,
+            text(uuid)
+        );
+        // It is JSON: it was put together from JSON.
+        if let Ok(entry) = TranscriptEntry::from_text(entry) {
+            self.announced.push(Announced {
+                uuid: uuid.to_owned(),
+                entry,
+                is_kept: false,
+            });
+        }
+    }
+
     /// Notes an entry that must be mirrored by the end of the segment.
-    pub(super) fn expect(&mut self, uuid: Option<&str>) {
+    fn expect(&mut self, uuid: Option<&str>) {
         if let Some(uuid) = uuid {
             self.expected.insert(uuid.to_owned());
         }
@@ -143,6 +247,15 @@ impl Transcript {
         self.replies.len() as u64
     }
 
+    /// True when what was said so far can be resumed from.
+    pub(super) fn is_resumable(&self) -> bool {
+        self.session.is_some()
+            && self
+                .prompt
+                .as_ref()
+                .is_none_or(|it| self.uuids.contains(it))
+    }
+
     /// Takes the results of calls that the mirror holds, those of sub-agents included.
     ///
     /// # Errors
@@ -153,7 +266,17 @@ impl Transcript {
         Ok(results.into_iter().flatten().collect())
     }
 
-    /// Splits the transcript into messages: one for each reply and each result of a call.
+    /// Takes what was said since the last time, mirrored or only announced, as messages.
+    ///
+    /// # Errors
+    /// The lines cannot be stored.
+    pub(super) fn take_progress(&mut self) -> Result<Vec<NewMessage>, AttemptFailure> {
+        let session = self.session.clone().unwrap_or_default();
+        let session = ClaudeSessionId::new(session).map_err(|error| contract(error.to_string()))?;
+        self.take_lines(&session)
+    }
+
+    /// Takes the rest at the end of the segment.
     ///
     /// # Errors
     /// The mirror lacks something that the segment is built on (R54).
@@ -166,12 +289,6 @@ impl Transcript {
             return Err(contract("the CLI changed its Claude session"));
         }
         let session = ClaudeSessionId::new(session).map_err(|error| contract(error.to_string()))?;
-        let entries = self
-            .files
-            .iter_mut()
-            .find(|(stem, _)| stem == session.as_str())
-            .map(|(_, entries)| std::mem::take(entries))
-            .unwrap_or_default();
         let missing = self
             .expected
             .iter()
@@ -182,11 +299,41 @@ impl Transcript {
                 "the transcript mirror lacks {missing} entries of the segment"
             )));
         }
-        let mut split = Split::new(session, deferred);
-        for entry in entries {
-            split.add(entry)?;
+        // What was announced without being promised (texts of the CLI itself) counts once mirrored.
+        self.announced.clear();
+        let messages = self.take_lines(&session)?;
+        if !self.has_reply {
+            return Err(contract("the CLI mirrored no reply of the model"));
         }
-        split.finish()
+        if deferred.is_some_and(|it| !self.deferrals.contains(it.as_str())) {
+            return Err(contract("the CLI did not mirror the deferral"));
+        }
+        Ok(messages)
+    }
+
+    fn take_lines(&mut self, session: &ClaudeSessionId) -> Result<Vec<NewMessage>, AttemptFailure> {
+        let mirrored = self
+            .files
+            .iter_mut()
+            .find(|(stem, _)| stem == session.as_str())
+            .map(|(_, entries)| std::mem::take(entries))
+            .unwrap_or_default();
+        let mut split = Split::default();
+        for entry in mirrored {
+            let uuid = entry.head().ok().and_then(|it| it.uuid);
+            let was_told = uuid.is_some_and(|it| self.told.remove(&it));
+            split.add(if was_told {
+                Line::Told(entry)
+            } else {
+                Line::Mirrored(entry)
+            })?;
+        }
+        for line in self.announced.iter_mut().filter(|it| !it.is_kept) {
+            line.is_kept = true;
+            self.told.insert(line.uuid.clone());
+            split.add(Line::Provisional(line.entry.clone()))?;
+        }
+        split.finish(session)
     }
 
     fn push(&mut self, stem: &str, entry: TranscriptEntry) {
@@ -208,160 +355,4 @@ pub(super) fn answer_with(messages: &mut [NewMessage], output: &str) {
 fn file_stem(path: &str) -> &str {
     let name = path.rsplit('/').next().unwrap_or(path);
     name.strip_suffix(".jsonl").unwrap_or(name)
-}
-
-/// Splits entries into messages without changing their order.
-struct Split<'a> {
-    session: ClaudeSessionId,
-    deferred: Option<&'a ToolCallId>,
-    messages: Vec<Draft>,
-    // Entries since the last message; they ride along with the next one (I20).
-    waiting: Vec<TranscriptEntry>,
-    saw_reply: bool,
-    saw_deferral: bool,
-}
-
-struct Draft {
-    role: MessageRole,
-    text: String,
-    reply: Option<String>,
-    tool_call_id: Option<ToolCallId>,
-    entries: Vec<TranscriptEntry>,
-}
-
-impl<'a> Split<'a> {
-    const fn new(session: ClaudeSessionId, deferred: Option<&'a ToolCallId>) -> Self {
-        Self {
-            session,
-            deferred,
-            messages: Vec::new(),
-            waiting: Vec::new(),
-            saw_reply: false,
-            saw_deferral: false,
-        }
-    }
-
-    fn add(&mut self, entry: TranscriptEntry) -> Result<(), AttemptFailure> {
-        let Ok(body) = serde_json::from_str::<EntryBody>(entry.as_str()) else {
-            self.waiting.push(entry);
-            return Ok(());
-        };
-        if let (Some(deferred), Some(attachment)) = (self.deferred, &body.attachment) {
-            self.saw_deferral |= attachment.kind == "hook_deferred_tool"
-                && attachment.tool_use_id.as_deref() == Some(deferred.as_str());
-        }
-        match (body.kind.as_str(), body.message) {
-            ("assistant", Some(message)) if message.model.as_deref() != Some(SYNTHETIC) => {
-                self.saw_reply = true;
-                self.add_reply(entry, message);
-            }
-            ("user", Some(message)) => self.add_user(entry, message)?,
-            (_, _) => self.waiting.push(entry),
-        }
-        Ok(())
-    }
-
-    fn add_reply(&mut self, entry: TranscriptEntry, message: MessageBody) {
-        let text = texts(message.content.as_deref());
-        if let Some(last) = self.messages.last_mut()
-            && last.reply.is_some()
-            && last.reply == message.id
-        {
-            last.entries.append(&mut self.waiting);
-            last.entries.push(entry);
-            if !text.is_empty() && !last.text.is_empty() {
-                last.text.push('\n');
-            }
-            last.text.push_str(&text);
-            return;
-        }
-        self.start(MessageRole::Assistant, text, message.id, None, entry);
-    }
-
-    fn add_user(
-        &mut self,
-        entry: TranscriptEntry,
-        message: MessageBody,
-    ) -> Result<(), AttemptFailure> {
-        let result = message
-            .content
-            .as_deref()
-            .and_then(|it| content_blocks(it).ok())
-            .unwrap_or_default()
-            .into_iter()
-            .find(|block| block.kind == "tool_result");
-        // The CLI's copy of the prompt, and what it adds by itself.
-        let Some(result) = result else {
-            self.waiting.push(entry);
-            return Ok(());
-        };
-        let id = result
-            .tool_use_id
-            .and_then(|it| ToolCallId::new(it).ok())
-            .ok_or_else(|| contract("a result in the transcript names no call"))?;
-        let text = flattened_text(result.content.as_deref());
-        self.start(MessageRole::Tool, text, None, Some(id), entry);
-        Ok(())
-    }
-
-    fn start(
-        &mut self,
-        role: MessageRole,
-        text: String,
-        reply: Option<String>,
-        tool_call_id: Option<ToolCallId>,
-        entry: TranscriptEntry,
-    ) {
-        let mut entries = std::mem::take(&mut self.waiting);
-        entries.push(entry);
-        self.messages.push(Draft {
-            role,
-            text,
-            reply,
-            tool_call_id,
-            entries,
-        });
-    }
-
-    fn finish(mut self) -> Result<Vec<NewMessage>, AttemptFailure> {
-        if !self.saw_reply {
-            return Err(contract("the CLI mirrored no reply of the model"));
-        }
-        if self.deferred.is_some() && !self.saw_deferral {
-            return Err(contract("the CLI did not mirror the deferral"));
-        }
-        // What comes last rides with the last message, so that it is not lost.
-        let trailing = std::mem::take(&mut self.waiting);
-        if let Some(last) = self.messages.last_mut() {
-            last.entries.extend(trailing);
-        }
-        let session = self.session;
-        self.messages
-            .into_iter()
-            .map(|draft| {
-                let item = FrameworkItem::claude_transcript(session.clone(), draft.entries)
-                    .map_err(|error| contract(error.to_string()))?;
-                Ok(NewMessage {
-                    role: draft.role,
-                    text: draft.text,
-                    tool_call_id: draft.tool_call_id,
-                    item,
-                })
-            })
-            .collect()
-    }
-}
-
-/// Returns the texts of a reply, without its reasoning and its calls.
-fn texts(content: Option<&RawValue>) -> String {
-    let blocks = content
-        .and_then(|it| content_blocks(it).ok())
-        .unwrap_or_default();
-    let texts: Vec<String> = blocks
-        .into_iter()
-        .filter(|it| it.kind == "text")
-        .filter_map(|it| it.text)
-        .map(|it| it.0)
-        .collect();
-    texts.join("\n")
 }

@@ -1,7 +1,61 @@
 //! Usage of one segment, from its result (I24).
 
-use crate::protocol::{ModelUsage, ResultFrame};
+use crate::protocol::{ModelUsage, ResultFrame, TokenUsage};
 use crate::turn::Usage;
+
+/// Counts what the replies of the main conversation used while the segment runs. The CLI tells the
+/// whole of it, sub-agents and cost included, only in the result, which a parked segment never sees.
+#[derive(Debug, Default)]
+pub(super) struct Meter {
+    current: Option<TokenUsage>,
+    complete: Usage,
+    reported: Usage,
+}
+
+impl Meter {
+    /// A reply began.
+    pub(super) fn started(&mut self, usage: &TokenUsage) {
+        self.current = Some(usage.clone());
+    }
+
+    /// The reply told more: each number that is there replaces an earlier one.
+    pub(super) fn used(&mut self, usage: &TokenUsage) {
+        let current = self.current.get_or_insert_default();
+        let take = |old: &mut Option<u64>, new: Option<u64>| *old = new.or(*old);
+        take(&mut current.input_tokens, usage.input_tokens);
+        take(
+            &mut current.cache_creation_input_tokens,
+            usage.cache_creation_input_tokens,
+        );
+        take(
+            &mut current.cache_read_input_tokens,
+            usage.cache_read_input_tokens,
+        );
+        take(&mut current.output_tokens, usage.output_tokens);
+    }
+
+    /// The reply is over.
+    pub(super) fn ended(&mut self) {
+        if let Some(current) = self.current.take() {
+            self.complete = self.complete.plus(Usage {
+                model_calls: 1,
+                ..of_tokens(&current)
+            });
+        }
+    }
+
+    /// Takes what was not reported yet.
+    pub(super) fn take(&mut self) -> Usage {
+        let usage = std::mem::take(&mut self.complete);
+        self.reported = self.reported.plus(usage);
+        usage
+    }
+
+    /// Returns what is left to report of the whole.
+    pub(super) const fn rest(&self, whole: Usage) -> Usage {
+        whole.minus(self.reported)
+    }
+}
 
 /// Returns what the segment used, without the count of replies.
 ///
@@ -15,9 +69,10 @@ pub(super) fn of_result(result: &ResultFrame) -> Usage {
             .map(of_model)
             .fold(Usage::default(), Usage::plus);
     }
-    let Some(usage) = &result.usage else {
-        return Usage::default();
-    };
+    result.usage.as_ref().map(of_tokens).unwrap_or_default()
+}
+
+fn of_tokens(usage: &TokenUsage) -> Usage {
     tokens(
         usage.input_tokens,
         usage.cache_creation_input_tokens,

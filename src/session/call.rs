@@ -23,13 +23,16 @@ impl Reduction {
     pub(super) fn request_call(
         &mut self,
         turn_id: TurnId,
-        segment: u32,
+        reply: u32,
         call: RequestedCall,
     ) -> Result<(), Bug> {
         let mut record = CallRecord::requested(&self.state.session_id, turn_id, &call, self.now);
         let step_id = self.next_step_id();
         record.step_id = Some(step_id);
-        let waits = call.policy.requires_approval();
+        if call.policy.requires_approval() {
+            record.decider = self.take_carried_approval(&record.tool_name, &record.digest)?;
+        }
+        let waits = call.policy.requires_approval() && record.decider.is_none();
         let step = if waits {
             CallStep::AwaitToolApproval(step_id)
         } else {
@@ -41,7 +44,7 @@ impl Reduction {
         };
         let state = CallState {
             record,
-            segment,
+            reply,
             step,
             delivered: false,
         };
@@ -175,7 +178,7 @@ impl Reduction {
         if call.record.policy.effect == ToolEffect::Read {
             return Ok(());
         }
-        let segment = call.segment;
+        let reply = call.reply;
         let skips_approved = match status {
             CallStatus::Failed | CallStatus::OutcomeUnknown => true,
             CallStatus::Rejected => false,
@@ -193,7 +196,7 @@ impl Reduction {
                 call.record.status,
                 CallStatus::Requested | CallStatus::Decided
             );
-            if call.segment == segment && is_open && is_write && (skips_approved || !needs_person) {
+            if call.reply == reply && is_open && is_write && (skips_approved || !needs_person) {
                 self.end_call(
                     later,
                     ToolOutcome::Skipped {
@@ -208,14 +211,14 @@ impl Reduction {
     /// Starts the next segment when no call needs a person or a Step of its own any more.
     pub(super) fn go_on_when_calls_are_over(&mut self) -> Result<(), Bug> {
         let turn = self.turn_mut()?;
-        let are_over = turn
-            .calls
-            .iter()
-            .all(|it| it.record.status.is_final() || it.is_for_next_segment());
-        if !are_over || !matches!(turn.phase, Phase::Calls) {
+        if !turn.is_ready_for_segment() || !matches!(turn.phase, Phase::Calls) {
             return Ok(());
         }
-        let turn_id = turn.turn_id;
+        if let Some(failure) = turn.ending.take() {
+            return self.fail_turn(failure);
+        }
+        self.keep_one_call_for_segment()?;
+        let turn_id = self.turn_mut()?.turn_id;
         let step_id = self.next_step_id();
         self.emit(
             Some(turn_id),
@@ -293,6 +296,10 @@ impl Reduction {
         wait: Duration,
     ) -> Result<(), Bug> {
         let now = self.now;
+        if self.turn_mut()?.ending.is_some() {
+            let reason = SkipReason::TurnEnded;
+            return self.end_abandoned_call(index, ToolOutcome::Skipped { reason });
+        }
         let call = self.call_mut(index)?;
         match after_loss(call.record.policy.effect, call.record.starts) {
             AfterLoss::OutcomeUnknown => self.end_call(index, ToolOutcome::OutcomeUnknown),

@@ -6,7 +6,9 @@
 //! that after any crash any worker finds it again. **Persist before act**: nobody acts on a
 //! reduction before its commit returned.
 
+mod attempt;
 mod call;
+mod checkpoint;
 mod interrupt;
 mod note;
 mod reduction;
@@ -27,8 +29,8 @@ pub use interrupt::{RESOLVER_BYTES_MAX, Resolution};
 pub(crate) use interrupt::{answer_again, normalized};
 pub use reduction::{Reduction, create};
 pub use state::{
-    ActiveTurn, CallState, CallStep, Counters, METADATA_BYTES_MAX, NOT_CREATED, Phase,
-    QueuedMessage, STATE_BYTES_MAX, SessionState, TurnFailure,
+    ActiveTurn, CallState, CallStep, CarriedApproval, Counters, METADATA_BYTES_MAX, NOT_CREATED,
+    Phase, QueuedMessage, STATE_BYTES_MAX, SessionState, TurnFailure,
 };
 pub use step::{
     AttemptKey, CALL_STARTS_MAX, LOST_ATTEMPTS_MAX, RUN_MODEL_FAILURES_MAX, RunningAttempt,
@@ -117,6 +119,12 @@ pub enum Reply {
     CallGranted,
     /// The call is over; what the model gets is in its output row.
     CallIsFinal(ToolCallId),
+    /// The call is not decided, waits for an earlier one or runs.
+    CallIsOpen,
+    /// The call may be started inside the segment.
+    CallIsPermitted,
+    /// The turn goes on without a process; the attempt is over.
+    Parked,
     /// It is reduced.
     Done,
 }

@@ -279,12 +279,17 @@ fn check_invariants(state: &SessionState) -> Result<(), Bug> {
             invariant: "a call's record and Step agree",
         });
     }
-    if matches!(turn.phase, super::Phase::Calls)
-        && turn.calls.iter().all(|it| it.record.status.is_final())
-    {
-        return Err(Bug {
-            invariant: "a turn whose calls are over goes on",
-        });
+    match &turn.phase {
+        super::Phase::Calls if turn.calls.iter().all(|it| it.record.status.is_final()) => {
+            Err(Bug {
+                invariant: "a turn whose calls are over goes on",
+            })
+        }
+        super::Phase::RunModel(own) if own.running.is_none() && !turn.is_ready_for_segment() => {
+            Err(Bug {
+                invariant: "no segment is due while calls are open",
+            })
+        }
+        super::Phase::Calls | super::Phase::RunModel(_) => Ok(()),
     }
-    Ok(())
 }

@@ -1,116 +1,15 @@
-//! Attempts are granted, and segments report: what each means for the turn.
-
-use std::time::Duration;
+//! What segments report, and what it means for the turn.
 
 use super::state::{CallStep, Phase, STATE_BYTES_WITH_NEW_CALLS_MAX};
-use super::step::{
-    Admission, AttemptKey, LOST_ATTEMPTS_MAX, RUN_MODEL_FAILURES_MAX, SEGMENTS_MAX, StepExecution,
-    wait_after_failure, wait_after_loss,
-};
+use super::step::{AttemptKey, SEGMENTS_MAX};
 use super::{Bug, ReduceError, Reduction, Reply};
 use crate::event::EventKind;
 use crate::failure::{AttemptFailure, FailureClass};
-use crate::ids::{LeaseEpoch, Nonce, StepId, ToolCallId};
+use crate::ids::{ToolCallId, TurnId};
 use crate::record::{NOT_RUN_PREFIX, ToolOutcome};
 use crate::turn::{NewMessage, RequestedCall, RunModelOutcome, SegmentEvent, Usage};
 
 impl Reduction {
-    pub(super) fn begin_attempt(
-        &mut self,
-        step_id: StepId,
-        nonce: Nonce,
-        epoch: LeaseEpoch,
-    ) -> Result<Reply, ReduceError> {
-        let Some(execution) = self.due_execution(step_id) else {
-            return Ok(Reply::Superseded);
-        };
-        match execution.admission(&nonce, epoch, self.now) {
-            Admission::SameAgain(running) => Ok(Reply::Granted(running)),
-            Admission::Refused => Ok(Reply::Superseded),
-            Admission::NotYet(at) => Ok(Reply::NotYet(at)),
-            Admission::PreviousLost => {
-                self.lose_attempt(step_id)?;
-                // The loss may have ended the Step or made it wait; if not, this attempt is granted at once.
-                self.begin_attempt(step_id, nonce, epoch)
-            }
-            Admission::Free => Ok(Reply::Granted(self.grant(step_id, nonce, epoch)?)),
-        }
-    }
-
-    fn grant(
-        &mut self,
-        step_id: StepId,
-        nonce: Nonce,
-        epoch: LeaseEpoch,
-    ) -> Result<super::RunningAttempt, Bug> {
-        let turn_id = self.turn_mut()?.turn_id;
-        let running = self.execution_mut(step_id)?.grant(nonce, epoch);
-        self.emit(
-            Some(turn_id),
-            EventKind::AttemptStarted {
-                step_id,
-                attempt: running.attempt,
-            },
-        );
-        if let Some(index) = self.call_of_step(step_id) {
-            self.mark_started(index)?;
-        }
-        Ok(running)
-    }
-
-    /// The attempt of this Step died with its worker.
-    fn lose_attempt(&mut self, step_id: StepId) -> Result<(), Bug> {
-        let turn_id = self.turn_mut()?.turn_id;
-        let running = self.execution_mut(step_id)?.running.clone();
-        let attempt = running
-            .ok_or(Bug {
-                invariant: "only a running attempt is lost",
-            })?
-            .attempt;
-        self.emit(
-            Some(turn_id),
-            EventKind::AttemptSuperseded { step_id, attempt },
-        );
-        if let Some(index) = self.call_of_step(step_id) {
-            let starts = self.call_mut(index)?.record.starts;
-            self.settle_start_without_end(index, wait_after_loss(starts))?;
-            return self.go_on_when_calls_are_over();
-        }
-        self.settle_calls_started_in_segment()?;
-        let turn = self.turn_mut()?;
-        turn.lost_attempts += 1;
-        let losses = turn.lost_attempts;
-        if losses >= LOST_ATTEMPTS_MAX {
-            let detail =
-                format!("{losses} attempts were lost with their workers, one after the other");
-            return self.fail_turn(AttemptFailure::new(FailureClass::AttemptsLost, detail));
-        }
-        let now = self.now;
-        self.execution_mut(step_id)?
-            .release(now, wait_after_loss(losses));
-        Ok(())
-    }
-
-    pub(super) fn release_attempt(&mut self, attempt: &AttemptKey) -> Result<Reply, ReduceError> {
-        if !self.is_running_segment(attempt) {
-            return Ok(Reply::Superseded);
-        }
-        let turn_id = self.turn_mut()?.turn_id;
-        // What it said so far is void, as after a loss (G13).
-        self.emit(
-            Some(turn_id),
-            EventKind::AttemptSuperseded {
-                step_id: attempt.step_id,
-                attempt: attempt.running.attempt,
-            },
-        );
-        self.settle_calls_started_in_segment()?;
-        let now = self.now;
-        self.execution_mut(attempt.step_id)?
-            .release(now, Duration::ZERO);
-        Ok(Reply::Done)
-    }
-
     pub(super) fn segment_event(
         &mut self,
         attempt: &AttemptKey,
@@ -121,6 +20,10 @@ impl Reduction {
         }
         let turn_id = self.turn_mut()?.turn_id;
         match event {
+            SegmentEvent::Checkpoint(progress) => self.checkpoint(attempt, progress),
+            SegmentEvent::ParkRequested(progress) => self.park_requested(attempt, progress),
+            SegmentEvent::CallStanding { tool_call_id } => Ok(self.call_standing(&tool_call_id)),
+            SegmentEvent::CallGivenUp { tool_call_id } => self.call_given_up(&tool_call_id),
             SegmentEvent::CallStarting { tool_call_id } => {
                 self.call_starting(attempt, &tool_call_id)
             }
@@ -173,7 +76,9 @@ impl Reduction {
             // Nobody decided about this call: it must not run (G5).
             return Ok(Reply::Superseded);
         };
+        let is_next = self.turn_mut()?.is_next_in_order(index);
         match self.call_mut(index)?.step {
+            CallStep::PermittedInSegment if !is_next => Ok(Reply::CallIsOpen),
             CallStep::PermittedInSegment => {
                 self.call_mut(index)?.step = CallStep::StartedInSegment {
                     step_id: attempt.step_id,
@@ -227,8 +132,29 @@ impl Reduction {
         }
         match end {
             Ok(RunModelOutcome::TurnCompleted { messages, usage }) => {
-                self.end_segment(messages, usage)?;
-                self.complete_turn()?;
+                if self.turn_mut()?.is_ready_or_started_in_segment() {
+                    self.end_segment(messages, usage)?;
+                    self.complete_turn()?;
+                } else {
+                    let detail = "the turn ended while a call of it was open";
+                    let failure = AttemptFailure::new(FailureClass::CliContract, detail);
+                    self.fail_attempt(attempt, failure)?;
+                }
+            }
+            Ok(RunModelOutcome::Parked) => {
+                let detail = "a segment parked without asking for it";
+                let failure = AttemptFailure::new(FailureClass::Runner, detail);
+                self.fail_attempt(attempt, failure)?;
+            }
+            Ok(RunModelOutcome::ToolCallsRequested {
+                calls,
+                messages,
+                usage,
+            }) if calls.is_empty() => {
+                let (_, _) = (messages, usage);
+                let detail = "a segment asked for calls and named none";
+                let failure = AttemptFailure::new(FailureClass::Runner, detail);
+                self.fail_attempt(attempt, failure)?;
             }
             Ok(RunModelOutcome::ToolCallsRequested {
                 calls,
@@ -265,41 +191,58 @@ impl Reduction {
         let turn = self.turn_mut()?;
         turn.segments += 1;
         turn.lost_attempts = 0;
+        self.add_progress(messages, usage)
+    }
+
+    /// Adds what a segment said and used.
+    pub(super) fn add_progress(
+        &mut self,
+        messages: Vec<NewMessage>,
+        usage: Usage,
+    ) -> Result<(), Bug> {
+        let turn = self.turn_mut()?;
         turn.usage = turn.usage.plus(usage);
         let turn_id = turn.turn_id;
         self.state.usage = self.state.usage.plus(usage);
         self.append(turn_id, messages)?;
-        self.emit(Some(turn_id), EventKind::UsageReported { usage });
+        if usage != Usage::default() {
+            self.emit(Some(turn_id), EventKind::UsageReported { usage });
+        }
         Ok(())
     }
 
     fn take_calls(&mut self, calls: Vec<RequestedCall>) -> Result<(), Bug> {
         let turn = self.turn_mut()?;
-        let (turn_id, segment) = (turn.turn_id, turn.segments);
-        if segment >= SEGMENTS_MAX {
-            let detail = format!("the turn asked for more than {SEGMENTS_MAX} segments");
-            return self.fail_turn(AttemptFailure::new(FailureClass::TooManySegments, detail));
+        let (turn_id, segments) = (turn.turn_id, turn.segments);
+        if segments >= SEGMENTS_MAX {
+            return self.fail_turn(too_many_segments());
         }
         turn.phase = Phase::Calls;
-        for call in calls {
-            self.request_call(turn_id, segment, call)?;
+        if !self.request_calls(turn_id, calls)? {
+            return self.fail_turn(too_many_calls());
         }
-        if self.state_bytes()? > STATE_BYTES_WITH_NEW_CALLS_MAX {
-            let detail = "the state has no room for the calls of the turn";
-            return self.fail_turn(AttemptFailure::new(FailureClass::TooManyCalls, detail));
-        }
-        if self.turn_mut()?.waits_for_people_only() {
+        if self.turn_mut()?.waits_for_people() {
             self.emit(Some(turn_id), EventKind::TurnSuspended);
         }
         self.go_on_when_calls_are_over()
     }
 
-    /// A reply whose calls cannot be recorded one by one is not acted on.
-    fn check_calls(&self, calls: &[RequestedCall]) -> Result<(), AttemptFailure> {
-        let broken = |detail: &str| Err(AttemptFailure::new(FailureClass::Runner, detail));
-        if calls.is_empty() {
-            return broken("a segment asked for calls and named none");
+    /// Adds the calls of one reply; false when the state has no room for them.
+    pub(super) fn request_calls(
+        &mut self,
+        turn_id: TurnId,
+        calls: Vec<RequestedCall>,
+    ) -> Result<bool, Bug> {
+        let reply = self.turn_mut()?.calls.last().map_or(0, |it| it.reply) + 1;
+        for call in calls {
+            self.request_call(turn_id, reply, call)?;
         }
+        Ok(self.state_bytes()? <= STATE_BYTES_WITH_NEW_CALLS_MAX)
+    }
+
+    /// A reply whose calls cannot be recorded one by one is not acted on.
+    pub(super) fn check_calls(&self, calls: &[RequestedCall]) -> Result<(), AttemptFailure> {
+        let broken = |detail: &str| Err(AttemptFailure::new(FailureClass::Runner, detail));
         for (index, call) in calls.iter().enumerate() {
             let repeats = calls[..index]
                 .iter()
@@ -313,100 +256,17 @@ impl Reduction {
         }
         Ok(())
     }
-
-    fn fail_attempt(&mut self, attempt: &AttemptKey, failure: AttemptFailure) -> Result<(), Bug> {
-        self.settle_calls_started_in_segment()?;
-        let now = self.now;
-        let turn_id = self.turn_mut()?.turn_id;
-        let execution = self.execution_mut(attempt.step_id)?;
-        execution.failures += 1;
-        let may_retry = failure.class.is_retryable() && execution.failures < RUN_MODEL_FAILURES_MAX;
-        let asked = failure
-            .retry_after_ms
-            .map_or(Duration::ZERO, Duration::from_millis);
-        execution.release(now, wait_after_failure(execution.failures).max(asked));
-        let retry_at = may_retry.then_some(execution.not_before);
-        self.emit(
-            Some(turn_id),
-            EventKind::AttemptFailed {
-                step_id: attempt.step_id,
-                attempt: attempt.running.attempt,
-                class: failure.class,
-                retry_at,
-            },
-        );
-        if may_retry {
-            Ok(())
-        } else {
-            self.fail_turn(failure)
-        }
-    }
-
-    /// Calls that the ended attempt started and never reported: again, or never (G1).
-    fn settle_calls_started_in_segment(&mut self) -> Result<(), Bug> {
-        for index in 0..self.turn_mut()?.calls.len() {
-            if matches!(
-                self.call_mut(index)?.step,
-                CallStep::StartedInSegment { .. }
-            ) {
-                self.settle_start_without_end(index, Duration::ZERO)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn call_index(&self, id: &ToolCallId) -> Option<usize> {
-        self.state
-            .turn
-            .as_ref()?
-            .calls
-            .iter()
-            .position(|it| it.record.tool_call_id == *id)
-    }
-
-    fn call_of_step(&self, step_id: StepId) -> Option<usize> {
-        let calls = &self.state.turn.as_ref()?.calls;
-        calls.iter().position(
-            |it| matches!(&it.step, CallStep::Execute(execution) if execution.step_id == step_id),
-        )
-    }
-
-    fn due_execution(&self, step_id: StepId) -> Option<&StepExecution> {
-        self.state
-            .turn
-            .as_ref()?
-            .executions()
-            .find(|it| it.step_id == step_id)
-    }
-
-    fn execution_mut(&mut self, step_id: StepId) -> Result<&mut StepExecution, Bug> {
-        let turn = self.turn_mut()?;
-        let own = match &mut turn.phase {
-            Phase::RunModel(execution) => Some(execution),
-            Phase::Calls => None,
-        };
-        let calls = turn.calls.iter_mut().filter_map(|it| match &mut it.step {
-            CallStep::Execute(execution) => Some(execution),
-            CallStep::AwaitToolApproval(_)
-            | CallStep::PermittedInSegment
-            | CallStep::StartedInSegment { .. }
-            | CallStep::Final => None,
-        });
-        own.into_iter()
-            .chain(calls)
-            .find(|it| it.step_id == step_id)
-            .ok_or(Bug {
-                invariant: "the Step is part of the turn",
-            })
-    }
-
-    fn is_running_segment(&self, attempt: &AttemptKey) -> bool {
-        match self.state.turn.as_ref().map(|it| &it.phase) {
-            Some(Phase::RunModel(execution)) => execution.is_running(attempt),
-            Some(Phase::Calls) | None => false,
-        }
-    }
 }
 
 /// The longest arguments of a gated call, in bytes (spec/core.md 31.17).
 const ARGUMENTS_BYTES_MAX: usize = 256 * 1024;
+
+pub(super) fn too_many_segments() -> AttemptFailure {
+    let detail = format!("the turn asked for more than {SEGMENTS_MAX} segments");
+    AttemptFailure::new(FailureClass::TooManySegments, detail)
+}
+
+pub(super) fn too_many_calls() -> AttemptFailure {
+    let detail = "the state has no room for the calls of the turn";
+    AttemptFailure::new(FailureClass::TooManyCalls, detail)
+}

@@ -12,7 +12,9 @@ use crate::ids::{
     ChunkId, FlowType, InterruptId, LeaseEpoch, MessageId, Revision, SessionId, StepId, Tenant,
     Timestamp, ToolCallId, TurnId,
 };
-use crate::record::{CallRecord, CallStatus, FORMAT, RecordError, read_record};
+use crate::record::{
+    ArgumentsDigest, CallRecord, CallStatus, Decider, FORMAT, RecordError, read_record,
+};
 use crate::turn::{CallPlace, Usage};
 
 /// The largest state that is stored, in bytes (design.md 3).
@@ -118,6 +120,25 @@ pub struct ActiveTurn {
     pub phase: Phase,
     /// Its gated calls, in the order in which the model asked for them.
     pub calls: Vec<CallState>,
+    /// Approvals of calls that could not run under their own id: they hold once for the same tool
+    /// with the same input.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub carried: Vec<CarriedApproval>,
+    /// Why the turn ends as soon as the calls that still run are over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ending: Option<AttemptFailure>,
+}
+
+/// An approval that holds for the same call made again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct CarriedApproval {
+    /// The tool.
+    pub tool_name: String,
+    /// The digest of the input that was approved (G4).
+    pub digest: ArgumentsDigest,
+    /// Who approved it.
+    pub decider: Decider,
 }
 
 /// What a turn is doing.
@@ -137,8 +158,10 @@ pub enum Phase {
 pub struct CallState {
     /// Its durable record.
     pub record: CallRecord,
-    /// Which segment of the turn asked for it, counted from 1: calls of one reply run in order.
-    pub segment: u32,
+    /// Which reply of the turn asked for it, counted among those that asked for gated calls: calls
+    /// of one reply run in order.
+    #[serde(rename = "segment")]
+    pub reply: u32,
     /// What is done about it.
     pub step: CallStep,
     /// True once a segment that was given its result has ended.
@@ -205,7 +228,7 @@ impl SessionState {
         match &self.turn {
             None if self.queue.is_empty() => SessionStatus::Idle,
             None => SessionStatus::Running,
-            Some(turn) if turn.waits_for_people_only() => SessionStatus::AwaitingApproval,
+            Some(turn) if turn.waits_for_people() => SessionStatus::AwaitingApproval,
             Some(_) => SessionStatus::Running,
         }
     }
@@ -257,19 +280,44 @@ impl ActiveTurn {
         segment.into_iter().chain(calls)
     }
 
-    /// True when nothing but people's decisions can move the turn.
+    /// True when a person has to decide before the turn can go on, whether a process waits with it
+    /// or not.
     #[must_use]
-    pub fn waits_for_people_only(&self) -> bool {
-        self.executions().next().is_none()
+    pub fn waits_for_people(&self) -> bool {
+        let runs_a_call = (self.executions())
+            .any(|it| !matches!(&self.phase, Phase::RunModel(own) if own.step_id == it.step_id));
+        let is_asked = self.calls.iter().any(CallState::awaits_approval);
+        let runs_inside = self.calls.iter().any(CallState::runs_in_segment);
+        is_asked && !runs_a_call && !runs_inside
     }
 
-    /// True when every earlier call of the same reply is over: execution keeps the model's order.
+    /// True when the call's turn has come: execution keeps the model's order. A call that can only
+    /// run inside a segment holds up later ones only while there is a segment.
     #[must_use]
     pub fn is_next_in_order(&self, index: usize) -> bool {
+        let has_segment = match &self.phase {
+            Phase::RunModel(_) => true,
+            Phase::Calls => false,
+        };
+        self.calls.iter().take(index).all(|earlier| {
+            earlier.record.status.is_final() || (!has_segment && earlier.is_for_next_segment())
+        })
+    }
+
+    /// True when every call is over, or is all the next segment's.
+    #[must_use]
+    pub fn is_ready_for_segment(&self) -> bool {
         self.calls
             .iter()
-            .take(index)
-            .all(|earlier| earlier.record.status.is_final() || earlier.is_for_next_segment())
+            .all(|it| it.record.status.is_final() || it.is_for_next_segment())
+    }
+
+    /// True when no call waits for a person or runs in a Step of its own.
+    #[must_use]
+    pub fn is_ready_or_started_in_segment(&self) -> bool {
+        self.calls.iter().all(|it| {
+            it.record.status.is_final() || it.is_for_next_segment() || it.runs_in_segment()
+        })
     }
 
     /// Returns the call with this id.
@@ -284,6 +332,30 @@ impl CallState {
     #[must_use]
     pub fn interrupt_id(&self) -> InterruptId {
         InterruptId::of_call(self.record.turn_id, &self.record.tool_call_id)
+    }
+
+    /// True when a person has to decide about it.
+    #[must_use]
+    pub const fn awaits_approval(&self) -> bool {
+        match self.step {
+            CallStep::AwaitToolApproval(_) => true,
+            CallStep::Execute(_)
+            | CallStep::PermittedInSegment
+            | CallStep::StartedInSegment { .. }
+            | CallStep::Final => false,
+        }
+    }
+
+    /// True when a segment started it and has not said how it ended.
+    #[must_use]
+    pub const fn runs_in_segment(&self) -> bool {
+        match self.step {
+            CallStep::StartedInSegment { .. } => true,
+            CallStep::AwaitToolApproval(_)
+            | CallStep::Execute(_)
+            | CallStep::PermittedInSegment
+            | CallStep::Final => false,
+        }
     }
 
     /// True when all that is left to do about it is done by the next segment.

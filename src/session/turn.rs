@@ -89,6 +89,8 @@ impl Reduction {
             usage: Usage::default(),
             phase: Phase::RunModel(first_step),
             calls: Vec::new(),
+            carried: Vec::new(),
+            ending: None,
         });
         Ok(())
     }
@@ -115,11 +117,14 @@ impl Reduction {
     }
 
     /// The turn is over without an answer: the conversation goes back to the end of the last
-    /// completed turn and this turn's prompt (L11), and a note tells the model what ran (L10).
+    /// completed turn and this turn's prompt (L11), and a note tells the model what ran (L10). Calls
+    /// that run in Steps of their own come to their end first, so that the note is true.
     pub(super) fn fail_turn(&mut self, failure: AttemptFailure) -> Result<(), Bug> {
+        let mut runs = false;
         for index in 0..self.turn_mut()?.calls.len() {
-            match self.call_mut(index)?.step {
+            match &self.call_mut(index)?.step {
                 CallStep::Final => {}
+                CallStep::Execute(execution) if execution.running.is_some() => runs = true,
                 CallStep::StartedInSegment { .. }
                 | CallStep::AwaitToolApproval(_)
                 | CallStep::Execute(_)
@@ -130,6 +135,11 @@ impl Reduction {
             }
         }
         let turn = self.turn_mut()?;
+        if runs {
+            turn.phase = Phase::Calls;
+            turn.ending = Some(failure);
+            return Ok(());
+        }
         let (turn_id, base_head) = (turn.turn_id, turn.base_head);
         let text = note::turn_failure(failure.class, &turn.calls);
         self.state.head = base_head;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::hooks::Hooks;
-use super::{ClaudeAgentRunner, OptionsSource};
+use super::{ClaudeAgentRunner, GatedCallWait, LiveProof, OptionsSource};
 use crate::definition::DefinitionError;
 use crate::policy::ToolPolicies;
 use crate::runner::{PRE_TOOL_USE_HOOK_DEADLINE_DEFAULT, PreToolUseHook};
@@ -77,6 +77,7 @@ pub struct ClaudeAgentRunnerBuilder {
     policies: ToolPolicies,
     hooks: Hooks,
     launcher: Option<Arc<dyn CliLauncher>>,
+    gated_calls: GatedCallWait,
 }
 
 impl ClaudeAgentRunnerBuilder {
@@ -91,6 +92,7 @@ impl ClaudeAgentRunnerBuilder {
                 deadline: PRE_TOOL_USE_HOOK_DEADLINE_DEFAULT,
             },
             launcher: None,
+            gated_calls: GatedCallWait::Native,
         }
     }
 
@@ -136,6 +138,12 @@ impl ClaudeAgentRunnerBuilder {
         self
     }
 
+    /// Sets how gated calls wait. Default: [`GatedCallWait::Live`].
+    pub const fn gated_call_wait(mut self, wait: GatedCallWait) -> Self {
+        self.gated_calls = wait;
+        self
+    }
+
     /// Checks the definition.
     ///
     /// # Errors
@@ -178,6 +186,8 @@ impl ClaudeAgentRunnerBuilder {
             policies: self.policies,
             hooks: self.hooks,
             launcher,
+            gated_calls: self.gated_calls,
+            live: LiveProof::default(),
         };
         if let OptionsSource::Fixed(options) = &runner.options {
             options

@@ -5,15 +5,17 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::hooks::HookRuns;
 use super::mcp::{McpReply, ToolServer};
 use super::redaction::Redaction;
-use super::{CliVersionPolicy, TESTED_CLI_VERSIONS};
+use super::{CliVersionPolicy, LIVE_CLI_VERSIONS, LiveProof, TESTED_CLI_VERSIONS};
 use crate::failure::{AttemptFailure, FailureClass};
-use crate::ids::ToolCallId;
+use crate::ids::{Revision, ToolCallId};
 use crate::protocol::decode_line;
 use crate::runner::{LinkError, SegmentLink};
-use crate::segment::{Action, HooksAnswer, ProcessEnd, Segment};
+use crate::segment::{Action, HooksAnswer, ProcessEnd, Segment, Standing};
 use crate::transport::{CliError, CliExit, CliLauncher, CliProcess, LaunchSpec};
 use crate::turn::{RunModelOutcome, SegmentEvent, SegmentReply};
 
@@ -35,12 +37,20 @@ enum Happened {
     Tool(McpReply),
     Hooks(ToolCallId, HooksAnswer),
     Session(SegmentEvent, Result<SegmentReply, LinkError>),
+    /// The session was committed; its revision now.
+    Committed(Revision),
+    /// People had their time.
+    WindowOver,
 }
 
-/// What the options say about the CLI's version, and what of them no failure may show.
+/// What the options say about the CLI's version and about waiting, and what of them no failure may
+/// show.
 pub(super) struct Care {
     pub(super) versions: CliVersionPolicy,
     pub(super) redaction: Redaction,
+    pub(super) live_window: Duration,
+    /// Set when the CLI's version is not proven for live segments; later ones are native then.
+    pub(super) live: LiveProof,
 }
 
 struct Driver {
@@ -53,6 +63,16 @@ struct Driver {
     // Events for the session, one at a time and in order.
     events: VecDeque<SegmentEvent>,
     delivery: Option<Delivery>,
+    // The last commit of the session that was seen.
+    seen: Revision,
+    window: Window,
+}
+
+/// How long the process waits for people.
+struct Window {
+    length: Duration,
+    // Since when nothing but a person can move the CLI on.
+    ends: Option<Instant>,
 }
 
 /// Runs the segment to its end. The process is ended when this returns or is dropped.
@@ -69,6 +89,10 @@ pub(super) async fn drive(
         .launch(spec)
         .await
         .map_err(|error| care.redaction.failure(failure_of(&error)))?;
+    let window = Window {
+        length: care.live_window,
+        ends: None,
+    };
     let mut driver = Driver {
         segment,
         process,
@@ -78,6 +102,8 @@ pub(super) async fn drive(
         care,
         events: VecDeque::new(),
         delivery: None,
+        seen: Revision(0),
+        window,
     };
     let end = match driver.run().await {
         Ok(()) => driver.segment.finish().map(|end| end.outcome),
@@ -106,6 +132,14 @@ impl Driver {
                     self.delivery = None;
                     self.on_answer(event, answer)?;
                 }
+                Happened::Committed(revision) => {
+                    self.seen = revision;
+                    self.segment.handle_session_changed();
+                }
+                Happened::WindowOver => {
+                    self.window.ends = None;
+                    self.segment.handle_window_over();
+                }
             }
         }
     }
@@ -115,6 +149,27 @@ impl Driver {
             match &mut self.delivery {
                 Some(delivery) => delivery.await,
                 None => std::future::pending().await,
+            }
+        };
+        // Waiting begins when it is first seen, and anything that moves the CLI on ends it.
+        self.window.ends = match self.window.ends {
+            _ if !self.segment.waits_for_people() => None,
+            Some(ends) => Some(ends),
+            None => Some(Instant::now() + self.window.length),
+        };
+        let window = async {
+            match self.window.ends {
+                Some(ends) => tokio::time::sleep_until(ends).await,
+                None => std::future::pending().await,
+            }
+        };
+        let watches = self.segment.watches_session();
+        let mut link = self.link.clone();
+        let committed = async {
+            match link.watch(self.seen).await {
+                Ok(revision) => revision,
+                // The engine is going down; it ends this segment.
+                Err(_) => std::future::pending().await,
             }
         };
         let may_read = !self.segment.is_ended() && self.events.len() < EVENTS_WAITING_MAX;
@@ -128,6 +183,8 @@ impl Driver {
             reply = self.server.next_reply() => Happened::Tool(reply),
             (id, answer) = self.hooks.next_answer() => Happened::Hooks(id, answer),
             (event, answer) = delivery => Happened::Session(event, answer),
+            revision = committed, if watches => Happened::Committed(revision),
+            () = window => Happened::WindowOver,
         }
     }
 
@@ -181,6 +238,16 @@ impl Driver {
 
     fn on_version(&self, version: Option<&str>) -> Result<(), AttemptFailure> {
         let version = version.unwrap_or("unknown");
+        if self.segment.is_live() && !LIVE_CLI_VERSIONS.contains(&version) {
+            self.care.live.refute();
+            tracing::warn!(%version, proven = ?LIVE_CLI_VERSIONS, "this version of the Claude Code CLI is not proven for live segments; gated calls end the process");
+            return Err(AttemptFailure::new(
+                FailureClass::CliFailed,
+                format!(
+                    "the Claude Code CLI {version} is not proven for live segments; the turn goes on without them"
+                ),
+            ));
+        }
         if TESTED_CLI_VERSIONS.contains(&version) {
             return Ok(());
         }
@@ -232,18 +299,49 @@ impl Driver {
         // Whoever took over does not read this failure; it only ends the segment.
         let answer = answer
             .map_err(|error| AttemptFailure::new(FailureClass::CliFailed, error.to_string()))?;
-        if let SegmentEvent::CallStarting { tool_call_id } = event {
-            match answer {
-                SegmentReply::Granted => self.segment.handle_call_granted(&tool_call_id),
-                SegmentReply::Final(outcome) => {
-                    self.segment.handle_call_final(&tool_call_id, outcome);
-                }
-                SegmentReply::Accepted => {
-                    return Err(AttemptFailure::new(
-                        FailureClass::Runner,
-                        "the session accepted a start without granting it",
-                    ));
-                }
+        match (event, answer) {
+            (SegmentEvent::CallStarting { tool_call_id }, SegmentReply::Granted) => {
+                self.segment.handle_call_granted(&tool_call_id);
+            }
+            (SegmentEvent::CallStarting { tool_call_id }, SegmentReply::Final(outcome)) => {
+                self.segment.handle_call_final(&tool_call_id, outcome);
+            }
+            (SegmentEvent::CallStarting { tool_call_id }, SegmentReply::Open) => {
+                self.segment.handle_call_not_yet(&tool_call_id);
+            }
+            (SegmentEvent::CallStanding { tool_call_id }, SegmentReply::Open) => {
+                self.segment
+                    .handle_call_standing(&tool_call_id, Standing::Open);
+            }
+            (SegmentEvent::CallStanding { tool_call_id }, SegmentReply::Permitted) => {
+                self.segment
+                    .handle_call_standing(&tool_call_id, Standing::Permitted);
+            }
+            (SegmentEvent::CallStanding { tool_call_id }, SegmentReply::Final(outcome)) => {
+                self.segment
+                    .handle_call_standing(&tool_call_id, Standing::Final(outcome));
+            }
+            (SegmentEvent::Checkpoint(_), SegmentReply::Accepted) => {
+                self.segment.handle_checkpoint_committed();
+            }
+            (SegmentEvent::ParkRequested(_), SegmentReply::Parked) => {
+                self.segment.handle_park_answer(true);
+            }
+            (SegmentEvent::ParkRequested(_), SegmentReply::Accepted) => {
+                self.segment.handle_park_answer(false);
+            }
+            (
+                SegmentEvent::CallFinished { .. }
+                | SegmentEvent::CallGivenUp { .. }
+                | SegmentEvent::InlineCallStarted { .. }
+                | SegmentEvent::InlineCallFinished { .. },
+                SegmentReply::Accepted,
+            ) => {}
+            (event, answer) => {
+                return Err(AttemptFailure::new(
+                    FailureClass::Runner,
+                    format!("the session answered {answer:?} to {}", event.name()),
+                ));
             }
         }
         Ok(())

@@ -1,7 +1,6 @@
 //! The custom tool server: MCP by rmcp over the CLI's control messages. It serves only what the
 //! gate permitted (L20, I23).
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -21,15 +20,8 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::ids::{SessionId, ToolCallId, TurnId};
-use crate::segment::McpPermit;
+use crate::segment::{McpPermit, cut_result};
 use crate::tool::{CustomTool, ToolContext, ToolEnd, run_guarded};
-
-/// The longest text of a result that the model gets whole, in UTF-16 units. The CLI puts a longer one
-/// into a file of its config directory, which is gone after the segment, and shows the model its
-/// name (measured on CLI 2.1.316 and 2.1.332: 50,000 pass, 50,001 do not).
-const RESULT_UNITS_MAX: usize = 50_000;
-
-const CUT_MARKER: &str = "\n[the rest of this result was cut]";
 
 /// What one tool server offers, and for whom.
 #[derive(Debug)]
@@ -334,7 +326,7 @@ impl Handler {
 }
 
 fn result(text: &str, is_error: bool) -> CallToolResult {
-    let content = vec![ContentBlock::text(cut(text).into_owned())];
+    let content = vec![ContentBlock::text(cut_result(text).into_owned())];
     if is_error {
         CallToolResult::error(content)
     } else {
@@ -344,20 +336,6 @@ fn result(text: &str, is_error: bool) -> CallToolResult {
 
 fn error(text: &str) -> CallToolResult {
     result(text, true)
-}
-
-fn cut(text: &str) -> Cow<'_, str> {
-    // A text never has more UTF-16 units than bytes.
-    if text.len() <= RESULT_UNITS_MAX || text.encode_utf16().count() <= RESULT_UNITS_MAX {
-        return Cow::Borrowed(text);
-    }
-    let mut units = CUT_MARKER.len();
-    let end = text.char_indices().find_map(|(position, it)| {
-        units += it.len_utf16();
-        (units > RESULT_UNITS_MAX).then_some(position)
-    });
-    let kept = &text[..end.unwrap_or(text.len())];
-    Cow::Owned(format!("{kept}{CUT_MARKER}"))
 }
 
 fn listed(tool: &CustomTool) -> Tool {

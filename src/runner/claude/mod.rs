@@ -6,23 +6,22 @@ mod environment;
 mod hooks;
 mod mcp;
 mod options;
+mod planning;
 mod redaction;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 
 use super::{AgentFrameworkRunner, RunModelRequest, SegmentLink, ToolCallEnd, ToolCallRequest};
 use crate::failure::{AttemptFailure, FailureClass};
 use crate::policy::{ToolPolicies, ToolPolicy};
-use crate::protocol::{AgentSetup, Launch, mcp_config};
-use crate::segment::{
-    Conversation, Segment, SegmentPlan, SegmentStart, materialise, read_conversation,
-};
+use crate::segment::{Segment, read_conversation};
 use crate::tool::{CustomTool, DeferredToolExecution, ToolContext, ToolEnd, run_guarded};
-use crate::transport::{CliLauncher, LaunchFile, LaunchSpec, ResumedTranscript};
+use crate::transport::CliLauncher;
 use crate::turn::{RunModelContext, RunModelOutcome};
 
 pub use builder::{CUSTOM_TOOL_SERVER_NAME_DEFAULT, ClaudeAgentRunnerBuilder};
@@ -34,6 +33,7 @@ pub use options::{
 
 use drive::Care;
 use options::AgentTools;
+use planning::Planned;
 use redaction::Redaction;
 
 use hooks::{HookRuns, Hooks};
@@ -41,6 +41,39 @@ use mcp::{ServedTools, ToolServer};
 
 /// The versions of the CLI that the tests of this crate run against; another one is warned about.
 pub const TESTED_CLI_VERSIONS: [&str; 2] = ["2.1.316", "2.1.332"];
+
+/// The versions of the CLI that live segments are proven on (design.md 4); another one ends its
+/// process at each gated call, by its own deferral.
+pub const LIVE_CLI_VERSIONS: [&str; 2] = ["2.1.316", "2.1.332"];
+
+/// How gated calls wait for decisions and outcomes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum GatedCallWait {
+    /// The process waits with them for as long as the Flow's live window, all calls of a reply at
+    /// once, and every tool boundary is a checkpoint. With a CLI that is none of
+    /// [`LIVE_CLI_VERSIONS`], as [`GatedCallWait::Native`].
+    #[default]
+    Live,
+    /// The CLI's own documented deferral: the process ends at the first gated call of a reply, the
+    /// model is asked again for the second, and a crash repeats the segment.
+    Native,
+}
+
+/// Whether the CLI of this runner may run live segments: yes, until a version shows up that is not
+/// proven.
+#[derive(Debug, Clone, Default)]
+struct LiveProof(Arc<AtomicBool>);
+
+impl LiveProof {
+    fn holds(&self) -> bool {
+        !self.0.load(Ordering::Relaxed)
+    }
+
+    fn refute(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
 
 /// Runs an agent by the Claude Code CLI. Created by [`ClaudeAgentRunner::builder`].
 ///
@@ -54,6 +87,8 @@ pub struct ClaudeAgentRunner {
     policies: ToolPolicies,
     hooks: Hooks,
     launcher: Arc<dyn CliLauncher>,
+    gated_calls: GatedCallWait,
+    live: LiveProof,
 }
 
 type OptionsFn =
@@ -106,87 +141,6 @@ impl ClaudeAgentRunner {
             policies: &self.policies,
         }
     }
-
-    fn plan(
-        &self,
-        options: &ClaudeAgentOptions,
-        conversation: Conversation,
-        request: &RunModelRequest,
-    ) -> Result<(SegmentPlan, Option<ResumedTranscript>), AttemptFailure> {
-        // Calls before the last one have their results in the transcript by now: the CLI keeps one
-        // call at a time.
-        let pending = request.calls.last();
-        let transcript = materialise(conversation.entries, pending.map(|call| &call.tool_call_id))?;
-        let start = match pending {
-            Some(call) => SegmentStart::Resume { call: call.clone() },
-            None => SegmentStart::Turn {
-                prompt: conversation.unread,
-            },
-        };
-        let resumed = conversation
-            .claude_session
-            .clone()
-            .map(|session| ResumedTranscript::new(session, transcript.entries));
-        let plan = SegmentPlan {
-            server_name: self.server_name.clone(),
-            custom_tools: self.custom_policies.clone(),
-            policies: self.policies.clone(),
-            asks_hooks: !self.hooks.hooks.is_empty(),
-            has_refusing_rules: !(options.disallowed_tools.is_empty()
-                && options.setting_sources.is_empty()),
-            setup: AgentSetup {
-                system_prompt: options.system_prompt.clone(),
-                append_system_prompt: options.append_system_prompt.clone(),
-                json_schema: options.json_schema.clone(),
-                agents: options.agents.clone(),
-                title: options.title.clone(),
-            },
-            resume: conversation.claude_session,
-            answered: transcript.answered,
-            start,
-        };
-        Ok((plan, resumed))
-    }
-
-    fn launch_spec(
-        &self,
-        options: &ClaudeAgentOptions,
-        transcript: Option<ResumedTranscript>,
-    ) -> LaunchSpec {
-        let arguments = Launch {
-            model: options.model.clone(),
-            fallback_model: options.fallback_model.clone(),
-            tools: options.tools.clone(),
-            allowed_tools: options.allowed_tools.clone(),
-            disallowed_tools: options.disallowed_tools.clone(),
-            additional_directories: (options.additional_directories.iter())
-                .map(|it| it.to_string_lossy().into_owned())
-                .collect(),
-            permission_mode: options.permission_mode,
-            setting_sources: options.setting_sources.clone(),
-            max_turns: options.max_turns,
-            max_budget_usd: options.max_budget_usd,
-            max_thinking_tokens: options.max_thinking_tokens,
-            effort: options.effort,
-            extra_arguments: options.extra_arguments.clone().into_iter().collect(),
-            resume: transcript.as_ref().map(|it| it.claude_session.clone()),
-        }
-        .arguments();
-        let mut spec = LaunchSpec::new(
-            arguments,
-            options.environment.for_cli(),
-            options.working_directory.clone(),
-        );
-        spec.transcript = transcript;
-        let servers = mcp_config(&self.server_name, &options.mcp_servers);
-        spec.files.push(LaunchFile::new("--mcp-config", servers));
-        if let Some(command) = &options.api_key_helper {
-            let settings = serde_json::json!({ "apiKeyHelper": command });
-            let file = LaunchFile::new("--settings", settings.to_string());
-            spec.files.push(file);
-        }
-        spec
-    }
 }
 
 #[async_trait]
@@ -208,14 +162,16 @@ impl AgentFrameworkRunner for ClaudeAgentRunner {
         }
         let conversation = read_conversation(messages.iter().map(|it| &it.framework_item))?;
         drop(messages);
-        let (plan, transcript) = self.plan(&options, conversation, &request)?;
+        let Planned {
+            segment: plan,
+            launch: spec,
+        } = self.plan(&options, conversation, &request)?;
         let replay_only = request
             .calls
             .last()
             .map(|it| it.tool_name.clone())
             .filter(|it| !self.tools.contains_key(it));
         let segment = Segment::new(plan)?;
-        let spec = self.launch_spec(&options, transcript);
         let server = ToolServer::start(ServedTools {
             server_name: self.server_name.clone(),
             tools: self.tools.clone(),
@@ -223,11 +179,13 @@ impl AgentFrameworkRunner for ClaudeAgentRunner {
             session_id: request.context.session_id.clone(),
             turn_id: request.context.turn_id,
         });
-        let hooks = HookRuns::new(self.hooks.clone(), request.context);
         let care = Care {
             versions: options.cli_version_policy,
             redaction: Redaction::of(&spec.environment, &options.mcp_servers),
+            live_window: request.context.live_window,
+            live: self.live.clone(),
         };
+        let hooks = HookRuns::new(self.hooks.clone(), request.context);
         let launcher = self.launcher.as_ref();
         drive::drive(launcher, spec, segment, server, hooks, link, care).await
     }

@@ -150,7 +150,7 @@ proptest! {
         changes in prop::collection::vec((any::<prop::sample::Index>(), change()), 0..12),
     ) {
         let mut segment = Segment::new(plan(SegmentStart::Turn {
-            prompt: vec!["go".to_owned()],
+            prompt: vec!["go".to_owned()], uuid: None,
         }))
         .unwrap();
         let mut asked = Asked::new();

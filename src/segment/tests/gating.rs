@@ -215,6 +215,7 @@ fn every_request_of_the_cli_is_answered() {
 fn a_cancelled_request_gets_no_reply() {
     let mut segment = Segment::new(plan(SegmentStart::Turn {
         prompt: vec!["go".to_owned()],
+        uuid: None,
     }))
     .unwrap();
     while segment.poll_transmit().is_some() {}
@@ -256,6 +257,7 @@ fn an_inline_call_without_a_result_ends_with_the_segment() {
 fn an_id_of_the_transcript_is_never_used_again() {
     let mut plan = plan(SegmentStart::Turn {
         prompt: vec!["go".to_owned()],
+        uuid: None,
     });
     plan.answered.insert(ToolCallId::new("toolu_1").unwrap());
     let mut stepper = Stepper::new(plan);

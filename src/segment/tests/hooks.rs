@@ -14,6 +14,7 @@ fn hooked(start: SegmentStart) -> Stepper {
 fn turn_with_hooks() -> Stepper {
     hooked(SegmentStart::Turn {
         prompt: vec!["go".to_owned()],
+        uuid: None,
     })
 }
 

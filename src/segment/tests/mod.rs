@@ -17,8 +17,8 @@ use serde_json::{Value, json};
 use super::*;
 use crate::policy::{Approval, ToolEffect, ToolPolicies, ToolPolicy};
 use crate::protocol::{AgentSetup, decode_line};
-use crate::record::{FrameworkItem, ItemContent, TranscriptEntry};
-use crate::turn::{CallPlace, NewMessage, ResumedCall, ResumedFate};
+use crate::record::{ClaudeLines, FrameworkItem, ItemContent, TranscriptEntry};
+use crate::turn::{CallPlace, NewMessage, ResumedCall, ResumedFate, SegmentProgress};
 
 /// The Claude session of every capture.
 const CLAUDE_SESSION: &str = "00000000-0000-4000-8000-000000000003";
@@ -68,7 +68,12 @@ impl Stepper {
     }
 
     pub(super) fn call(&mut self, request: &str, id: &str, name: &str) {
-        self.call_with(request, id, name, json!({"a": 1}));
+        let arguments = match name {
+            // What the records of these tests hold.
+            "create_refund" => json!({"amount": 5}),
+            _ => json!({"a": 1}),
+        };
+        self.call_with(request, id, name, arguments);
     }
 
     pub(super) fn call_with(&mut self, request: &str, id: &str, name: &str, arguments: Value) {
@@ -189,6 +194,10 @@ impl Stepper {
             }
             Action::CancelHooks { tool_call_id } => format!("cancel hooks {tool_call_id}"),
             Action::Deliver(event) => match event {
+                SegmentEvent::Checkpoint(progress) => format!("checkpoint {}", told(&progress)),
+                SegmentEvent::ParkRequested(progress) => format!("park {}", told(&progress)),
+                SegmentEvent::CallStanding { tool_call_id } => format!("standing {tool_call_id}"),
+                SegmentEvent::CallGivenUp { tool_call_id } => format!("given up {tool_call_id}"),
                 SegmentEvent::CallStarting { tool_call_id } => format!("starting {tool_call_id}"),
                 SegmentEvent::CallFinished {
                     tool_call_id,
@@ -212,6 +221,29 @@ impl Stepper {
     }
 }
 
+/// Shows what a checkpoint holds: messages with the number of their lines, those behind `+` only
+/// announced, and calls.
+fn told(progress: &SegmentProgress) -> String {
+    let messages = progress.messages.iter().map(|it| {
+        let lines = lines(&it.item);
+        let (role, text) = (it.role, &it.text);
+        format!(
+            "{role:?}({text}) {}+{}",
+            lines.entries.len(),
+            lines.provisional.len()
+        )
+    });
+    let calls = progress.calls.iter().map(|it| {
+        let place = it.place;
+        format!(
+            "{} {} {place:?} {}",
+            it.tool_call_id, it.tool_name, it.arguments
+        )
+    });
+    let parts: Vec<String> = messages.chain(calls).collect();
+    parts.join("; ")
+}
+
 /// Shows a line for the CLI in a few words.
 fn shown(line: &Value) -> String {
     if line["type"] == "user" {
@@ -227,6 +259,9 @@ fn shown(line: &Value) -> String {
     let body = &response["response"];
     if body.get("mcp_response").is_some() {
         return "mcp reply".to_owned();
+    }
+    if *body == json!({}) {
+        return format!("go on {}", response["request_id"]);
     }
     if let Some(hook) = body.get("hookSpecificOutput") {
         assert_eq!(hook["hookEventName"], "PreToolUse");
@@ -283,6 +318,8 @@ pub(super) fn plan(start: SegmentStart) -> SegmentPlan {
         setup: AgentSetup::default(),
         resume: None,
         answered: BTreeSet::new(),
+        offered: BTreeSet::new(),
+        path: GatedPath::Native,
         start,
     }
 }
@@ -290,6 +327,7 @@ pub(super) fn plan(start: SegmentStart) -> SegmentPlan {
 pub(super) fn turn() -> Stepper {
     let mut stepper = Stepper::new(plan(SegmentStart::Turn {
         prompt: vec!["go".to_owned()],
+        uuid: None,
     }));
     stepper.take();
     stepper
@@ -333,8 +371,12 @@ pub(super) fn outline(message: &NewMessage) -> (String, Vec<String>) {
 }
 
 pub(super) fn entries(item: &FrameworkItem) -> Vec<TranscriptEntry> {
+    lines(item).entries
+}
+
+pub(super) fn lines(item: &FrameworkItem) -> ClaudeLines {
     match item.content().unwrap() {
-        ItemContent::ClaudeTranscript(_, entries) => entries,
+        ItemContent::ClaudeTranscript(lines) => lines,
         other => panic!("{other:?}"),
     }
 }

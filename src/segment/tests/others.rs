@@ -8,6 +8,7 @@ fn a_tool_of_another_server_goes_by_its_full_name() {
     let read = ToolPolicy::new(ToolEffect::Read);
     let mut plan = plan(SegmentStart::Turn {
         prompt: vec!["go".to_owned()],
+        uuid: None,
     });
     plan.policies = ToolPolicies::new()
         .with("mcp__docs__search", read)
@@ -24,6 +25,7 @@ fn a_tool_of_another_server_goes_by_its_full_name() {
     }
     let mut plan = super::plan(SegmentStart::Turn {
         prompt: vec!["go".to_owned()],
+        uuid: None,
     });
     plan.policies = ToolPolicies::new().with("fetch", read);
     let mut stepper = Stepper::new(plan);

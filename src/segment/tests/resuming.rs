@@ -98,7 +98,7 @@ fn another_tool_under_a_recorded_id_is_denied() {
             stepper.failure(),
             (
                 FailureClass::CliContract,
-                "the resumed call got no result".to_owned()
+                "a recorded call got no result".to_owned()
             )
         );
     }
@@ -265,7 +265,7 @@ fn a_resumed_call_must_be_answered_from_its_record() {
         stepper.failure(),
         (
             FailureClass::CliContract,
-            "the resumed call got no result".to_owned()
+            "a recorded call got no result".to_owned()
         )
     );
 }
@@ -311,7 +311,7 @@ fn a_long_result_is_recorded_up_to_a_limit() {
         "finished toolu_1 Succeeded {{ output: {:?} }}",
         format!(
             "{}\n[the rest was cut]",
-            "ä".repeat((native::RECORDED_RESULT_BYTES_MAX - 19) / 2)
+            "ä".repeat((recorded::RECORDED_RESULT_BYTES_MAX - 19) / 2)
         )
     );
     assert!(log == [expected], "{} bytes", log[0].len());
@@ -337,7 +337,11 @@ fn a_plan_that_contradicts_itself_is_refused() {
         let failure = Segment::new(plan(SegmentStart::Resume { call })).unwrap_err();
         assert_eq!(failure.class, FailureClass::Runner);
     }
-    let failure = Segment::new(plan(SegmentStart::Turn { prompt: Vec::new() })).unwrap_err();
+    let failure = Segment::new(plan(SegmentStart::Turn {
+        prompt: Vec::new(),
+        uuid: None,
+    }))
+    .unwrap_err();
     assert_eq!(failure.class, FailureClass::Runner);
 }
 

@@ -41,7 +41,7 @@ fn the_id_of_a_resumed_call_is_used_up_in_its_segment() {
         assert_eq!(
             stepper.take(),
             [
-                format!(r#"hook "deny" "{decided}""#),
+                format!(r#"hook "deny" "{asked}""#),
                 format!(r#"question {{"behavior":"deny","message":"{asked}"}}"#),
                 "serve tools/call Refuse".to_owned(),
                 "mcp reply".to_owned(),

@@ -1,6 +1,7 @@
 //! Random histories: whatever comes, in whatever order, the rules of [`World::check`] hold.
 
 use super::*;
+use crate::turn::SegmentProgress;
 
 /// How many histories, and how many inputs each.
 const HISTORIES: u64 = 60;
@@ -244,15 +245,14 @@ impl History {
     }
 
     fn segment_event(&mut self) -> Option<SegmentEvent> {
-        let turn = self.world.state.turn.as_ref()?;
-        let ids: Vec<_> = turn
-            .calls
-            .iter()
-            .map(|it| it.record.tool_call_id.clone())
-            .collect();
-        let tool_call_id = self.random.pick(&ids)?;
-        Some(match self.random.below(3) {
-            0 => SegmentEvent::CallFinished {
+        match self.random.below(12) {
+            0 | 1 => return Some(SegmentEvent::Checkpoint(self.progress())),
+            2 => return Some(SegmentEvent::ParkRequested(self.progress())),
+            _ => {}
+        }
+        let tool_call_id = self.random.pick(&self.turn_calls())?;
+        Some(match self.random.below(8) {
+            0 | 1 => SegmentEvent::CallFinished {
                 tool_call_id,
                 outcome: match self.random.below(3) {
                     0 => ToolOutcome::Failed {
@@ -263,8 +263,36 @@ impl History {
                     },
                 },
             },
+            2 => SegmentEvent::CallStanding { tool_call_id },
+            3 => SegmentEvent::CallGivenUp { tool_call_id },
             _ => SegmentEvent::CallStarting { tool_call_id },
         })
+    }
+
+    fn turn_calls(&self) -> Vec<ToolCallId> {
+        let calls = self.world.state.turn.iter().flat_map(|it| &it.calls);
+        calls.map(|it| it.record.tool_call_id.clone()).collect()
+    }
+
+    /// Something said, results of calls, new calls; any of it may be missing.
+    fn progress(&mut self) -> SegmentProgress {
+        let mut messages = Vec::new();
+        if self.random.is_one_in(3) {
+            messages.push(said("progress"));
+        }
+        if let Some(id) = self.random.pick(&self.turn_calls()) {
+            messages.push(NewMessage {
+                role: MessageRole::Tool,
+                tool_call_id: Some(id),
+                ..said("result")
+            });
+        }
+        let count = self.random.below(4);
+        SegmentProgress {
+            messages,
+            calls: (0..count).map(|_| self.call()).collect(),
+            usage: usage(),
+        }
     }
 
     fn segment_end(&mut self) -> Result<RunModelOutcome, AttemptFailure> {
@@ -299,7 +327,11 @@ impl History {
             approval: self.random.pick(&approvals).unwrap(),
         };
         let place = self.random.pick(&places).unwrap();
-        call_with(&format!("c{}", self.calls), policy, place)
+        RequestedCall {
+            // Few inputs, so that approvals are carried over.
+            arguments: format!(r#"{{"for":{}}}"#, self.random.below(3)),
+            ..call_with(&format!("c{}", self.calls), policy, place)
+        }
     }
 
     /// From here on everything goes well: what was accepted is answered, and nothing is stuck.

@@ -6,6 +6,7 @@ mod formats;
 mod histories;
 mod interrupts;
 mod limits;
+mod live;
 mod queue;
 mod rules;
 mod segment_calls;

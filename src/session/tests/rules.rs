@@ -28,19 +28,24 @@ impl World {
             "{label}: a state is small"
         );
         let due = due_steps(&self.state);
+        let runs_a_call = due.iter().any(|it| matches!(it, DueStep::CallTool { .. }))
+            || (self.state.turn.iter())
+                .flat_map(|it| &it.calls)
+                .any(super::super::CallState::runs_in_segment);
         let expected = match &self.state.turn {
             None if self.state.queue.is_empty() => SessionStatus::Idle,
-            Some(_) if due.is_empty() => SessionStatus::AwaitingApproval,
+            // Whether a process waits with them or not.
+            Some(_) if !self.open_interrupts().is_empty() && !runs_a_call => {
+                SessionStatus::AwaitingApproval
+            }
             None | Some(_) => SessionStatus::Running,
         };
+        assert!(
+            !due.is_empty() || expected != SessionStatus::Running,
+            "{label}: what runs is due"
+        );
         assert_eq!(self.state.status(), expected, "{label}");
         assert_eq!(self.state.due_at().is_none(), due.is_empty(), "{label}");
-        if expected == SessionStatus::AwaitingApproval {
-            assert!(
-                !self.open_interrupts().is_empty(),
-                "{label}: who waits for people has asked them"
-            );
-        }
         let due_calls = due
             .iter()
             .filter(|it| matches!(it, DueStep::CallTool { .. }));

@@ -15,7 +15,7 @@ use crate::protocol::AgentSetup;
 use crate::runner::SegmentUpdate;
 use crate::runner::claude::hooks::Hooks;
 use crate::runner::claude::mcp::ServedTools;
-use crate::segment::{SegmentPlan, SegmentStart};
+use crate::segment::{GatedPath, SegmentPlan, SegmentStart};
 use crate::turn::RunModelContext;
 
 /// More lines than this without a pause: the loop reads without end.
@@ -63,8 +63,11 @@ impl Flood {
             setup: AgentSetup::default(),
             resume: None,
             answered: BTreeSet::new(),
+            offered: BTreeSet::new(),
+            path: GatedPath::Native,
             start: SegmentStart::Turn {
                 prompt: vec!["go".to_owned()],
+                uuid: None,
             },
         })
         .unwrap();
@@ -80,6 +83,8 @@ impl Flood {
         let care = Care {
             versions: CliVersionPolicy::default(),
             redaction: Redaction::of(&spec.environment, &BTreeMap::new()),
+            live_window: Duration::from_secs(60),
+            live: LiveProof::default(),
         };
         let drive =
             Box::pin(async move { drive(&flood, spec, segment, server, hooks, link, care).await });

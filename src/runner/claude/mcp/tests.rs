@@ -116,23 +116,6 @@ async fn a_dropped_request_is_forgotten() {
     assert_eq!(message["result"]["isError"], false);
 }
 
-/// The limit counts as the CLI does, and a cut text says so within it.
-#[test]
-fn a_result_is_cut_at_the_clis_own_limit() {
-    for (text, is_cut) in [
-        ("x".repeat(50_000), false),
-        ("x".repeat(50_001), true),
-        ("漢".repeat(50_000), false),
-        ("\u{1f600}".repeat(25_000), false),
-        ("\u{1f600}".repeat(25_001), true),
-    ] {
-        let result = cut(&text);
-        assert_eq!(result.ends_with(CUT_MARKER), is_cut);
-        let units = result.encode_utf16().count();
-        assert!((49_999..=50_000).contains(&units), "{units}");
-    }
-}
-
 /// R39: a message that cannot be read because of half a surrogate pair is refused under its own id.
 #[tokio::test]
 async fn an_unreadable_message_is_refused_under_its_id() {
