@@ -62,6 +62,10 @@ enum Life {
     Running {
         child: Child,
         stop: Stop,
+        /// A second handle of its input. The end of its input would make the CLI refuse what it waits
+        /// for and ask the model again, faster than it follows SIGTERM (spec/cli-protocol.md 5), so
+        /// the input stays open until it is reaped or the host itself closed it.
+        input: Option<OwnedFd>,
     },
     /// The process id may belong to somebody else by now.
     Reaped,
@@ -83,7 +87,11 @@ impl Managed {
         Arc::new(Self {
             pid,
             stop_grace,
-            life: Mutex::new(Life::Running { child, stop }),
+            life: Mutex::new(Life::Running {
+                child,
+                stop,
+                input: None,
+            }),
             phase: watch::Sender::new(Phase::Running),
         })
     }
@@ -101,6 +109,20 @@ impl Managed {
         }
         if let Ok(reaper) = Reaper::running() {
             reaper.wake();
+        }
+    }
+
+    /// Keeps this handle of the process's input open until the process is reaped.
+    pub(super) fn hold_input(&self, handle: OwnedFd) {
+        if let Life::Running { input, .. } = &mut *self.life() {
+            *input = Some(handle);
+        }
+    }
+
+    /// The host closes the input: what is held of it goes too.
+    pub(super) fn release_input(&self) {
+        if let Life::Running { input, .. } = &mut *self.life() {
+            *input = None;
         }
     }
 
@@ -127,7 +149,7 @@ impl Managed {
     /// Kills when it is time, reaps when it ended, and says how it goes on.
     fn look(&self, now: Instant) -> Look {
         let mut life = self.life();
-        let Life::Running { child, stop } = &mut *life else {
+        let Life::Running { child, stop, .. } = &mut *life else {
             return Look::Ended(CliExit::Unknown);
         };
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;

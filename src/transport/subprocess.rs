@@ -6,6 +6,7 @@
 //! and own it. Its version 0.4.1 also panics on a read error, polls stderr before stdout, and
 //! reports the end only once every holder of the pipe closed it (measured).
 
+use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -177,7 +178,7 @@ impl CliLauncher for SubprocessLauncher {
 }
 
 /// One running process. The order of the fields is the order in which they are dropped: SIGTERM
-/// first, then the pipes, because the end of its input would make the CLI go on with its turn.
+/// first, then the pipes; its input stays open even then.
 #[derive(Debug)]
 struct Subprocess {
     process: OwnedProcess,
@@ -213,8 +214,11 @@ impl Subprocess {
             stdout,
             stderr,
         } = spawned;
-        let pipes = io("give the pipes to tokio");
         let phases = process.0.phases();
+        let held = stdin.as_fd().try_clone_to_owned();
+        let held = held.map_err(io("hold the CLI's input open"))?;
+        process.0.hold_input(held);
+        let pipes = io("give the pipes to tokio");
         let (stdin, stdout, stderr) = (|| {
             Ok((
                 ChildStdin::from_std(stdin)?,
@@ -353,6 +357,7 @@ impl CliProcess for Subprocess {
     }
 
     fn close_input(&mut self) {
+        self.process.0.release_input();
         self.input.close();
     }
 

@@ -10,6 +10,7 @@ mod crash;
 mod crash_points;
 mod definition;
 mod engine;
+mod live;
 mod process;
 mod real_cli;
 mod runner;

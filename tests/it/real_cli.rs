@@ -1,14 +1,15 @@
 //! The scenarios on the real CLI, against a scripted Messages API: no model is called.
 
-use crate::scenarios;
+use abide::runner::GatedCallWait;
+
+use crate::scenarios::{self, Scenario};
 use crate::support::World;
 
-/// Every scenario holds on the CLI that this version was written against.
-#[tokio::test]
-async fn every_scenario_runs_on_cli_2_1_316() {
-    for scenario in scenarios::ALL {
-        println!("scenario: {}", scenario.name);
-        let Some(mut world) = World::real("2.1.316").await else {
+/// Runs scenarios one after the other; none where there is no CLI and none is required.
+async fn run(version: &str, wait: GatedCallWait, scenarios: impl Iterator<Item = &Scenario>) {
+    for scenario in scenarios {
+        println!("scenario: {} ({version}, {wait:?})", scenario.name);
+        let Some(mut world) = World::real_with(version, wait).await else {
             return;
         };
         (scenario.run)(&mut world).await;
@@ -16,15 +17,30 @@ async fn every_scenario_runs_on_cli_2_1_316() {
     }
 }
 
+fn central() -> impl Iterator<Item = &'static Scenario> {
+    scenarios::ALL.iter().filter(|it| it.is_central)
+}
+
+/// Every scenario holds on the CLI that this version was written against.
+#[tokio::test]
+async fn every_scenario_runs_live_on_cli_2_1_316() {
+    run("2.1.316", GatedCallWait::Live, scenarios::ALL.iter()).await;
+}
+
 /// The central ones hold on the newer pinned CLI too.
 #[tokio::test]
-async fn the_central_scenarios_run_on_cli_2_1_332() {
-    for scenario in scenarios::ALL.iter().filter(|it| it.is_central) {
-        println!("scenario: {}", scenario.name);
-        let Some(mut world) = World::real("2.1.332").await else {
-            return;
-        };
-        (scenario.run)(&mut world).await;
-        world.check_cli().await;
-    }
+async fn the_central_scenarios_run_live_on_cli_2_1_332() {
+    run("2.1.332", GatedCallWait::Live, central()).await;
+}
+
+/// And they hold where gated calls end the process by the CLI's own deferral.
+#[tokio::test]
+async fn the_central_scenarios_run_natively_on_cli_2_1_316() {
+    run("2.1.316", GatedCallWait::Native, central()).await;
+}
+
+/// As above, on the newer pinned CLI.
+#[tokio::test]
+async fn the_central_scenarios_run_natively_on_cli_2_1_332() {
+    run("2.1.332", GatedCallWait::Native, central()).await;
 }

@@ -57,8 +57,8 @@ use abide::policy::{Approval, ToolEffect, ToolPolicies, ToolPolicy};
 use abide::record::{FrameworkItem, MessageRole, StoredMessage, ToolOutcome};
 use abide::runner::{
     AgentFrameworkRunner as _, ClaudeAgentOptions, ClaudeAgentRunner, ClaudeAgentRunnerBuilder,
-    CliEnvironment, History, LinkError, RunModelRequest, SegmentEvent, SegmentLink, SegmentReply,
-    SegmentUpdate, ToolCallEnd, ToolCallRequest,
+    CliEnvironment, GatedCallWait, History, LinkError, RunModelRequest, SegmentEvent, SegmentLink,
+    SegmentReply, SegmentUpdate, ToolCallEnd, ToolCallRequest,
 };
 use abide::testing::launcher::{FakeCliHandle, FakeCliLauncher};
 use abide::testing::messages_api::{ModelScript, ScriptedMessagesApi};
@@ -330,6 +330,7 @@ impl Agent {
             );
         let builder = ClaudeAgentRunner::builder(options)
             .tool_policies(policies)
+            .gated_call_wait(GatedCallWait::Native)
             .launcher(Arc::clone(&world.launcher));
         Self {
             runner: define(builder, &desk).build().unwrap(),
@@ -369,6 +370,7 @@ impl Agent {
                 text
             }
             RunModelOutcome::ToolCallsRequested { calls, .. } => panic!("{calls:?}"),
+            RunModelOutcome::Parked => panic!("parked"),
         }
     }
 
@@ -382,6 +384,7 @@ impl Agent {
                 calls.into_iter().next().unwrap()
             }
             RunModelOutcome::TurnCompleted { messages, .. } => panic!("{messages:?}"),
+            RunModelOutcome::Parked => panic!("parked"),
         }
     }
 

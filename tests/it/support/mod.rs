@@ -1,11 +1,13 @@
 //! A world for one test: an engine, a store, tools whose effects are counted outside, and a CLI:
 //! the fake one in the process, or the real one on a scripted Messages API.
 
+mod counted;
 mod time;
 mod tools;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use abide::client::{AgentSessionClient, Observed, ResolveInterrupt, StartSession};
 use abide::engine::{LocalEngine, LocalEngineOptions};
@@ -13,7 +15,7 @@ use abide::event::{EventKind, SessionEvent};
 use abide::flow::{AgentSessionFlow, FlowRegistry, SessionOptions};
 use abide::ids::{EventCursor, FlowType, SessionId};
 use abide::record::{MessageRole, ToolOutcome};
-use abide::runner::{ClaudeAgentOptions, ClaudeAgentRunner, CliEnvironment};
+use abide::runner::{ClaudeAgentOptions, ClaudeAgentRunner, CliEnvironment, GatedCallWait};
 use abide::snapshot::{AgentSnapshot, PendingInterrupt};
 use abide::store::{MemoryStateStore, RowKey, RowKind, StateStore};
 use abide::testing::launcher::{FakeCliHandle, FakeCliLauncher};
@@ -22,6 +24,7 @@ use abide::testing::real_cli::{RealCli, isolated_environment};
 use abide::transport::{CliLauncher, SubprocessLauncher};
 use tempfile::TempDir;
 
+use counted::Counted;
 pub(crate) use tools::Effects;
 
 /// What a test needs of the world around the crate.
@@ -31,6 +34,10 @@ pub(crate) struct World {
     pub(crate) cli: Cli,
     engine: Option<LocalEngine>,
     engine_options: LocalEngineOptions,
+    /// How gated calls wait, and how long a process waits with them.
+    pub(crate) wait: GatedCallWait,
+    pub(crate) session_options: SessionOptions,
+    starts: Arc<AtomicUsize>,
     directory: TempDir,
 }
 
@@ -61,17 +68,20 @@ impl World {
 
     /// A world with the real CLI; `None`, said aloud, where there is none and none is required.
     pub(crate) async fn real(version: &str) -> Option<Self> {
+        Self::real_with(version, GatedCallWait::default()).await
+    }
+
+    /// As [`World::real`], with this way for gated calls to wait.
+    pub(crate) async fn real_with(version: &str, wait: GatedCallWait) -> Option<Self> {
         let program = real_cli(version)?.program().to_owned();
         let api = ScriptedMessagesApi::start(ModelScript::commands())
             .await
             .expect("the API starts");
-        Some(
-            Self::with_cli(
-                Cli::Real { program, api },
-                Arc::new(MemoryStateStore::new()),
-            )
-            .await,
-        )
+        let store = Arc::new(MemoryStateStore::new());
+        let mut world = Self::without_engine(Cli::Real { program, api }, store);
+        world.wait = wait;
+        world.start_engine().await;
+        Some(world)
     }
 
     /// A world with the fake CLI and no engine yet, whose engines live in the time of the tokio
@@ -102,6 +112,9 @@ impl World {
             cli,
             engine: None,
             engine_options: LocalEngineOptions::default(),
+            wait: GatedCallWait::Native,
+            session_options: SessionOptions::default(),
+            starts: Arc::default(),
             directory,
         }
     }
@@ -114,7 +127,7 @@ impl World {
 
     /// Starts an engine over another store in front of the world's.
     pub(crate) async fn start_engine_over(&mut self, store: Arc<dyn StateStore>) {
-        let flow = AgentSessionFlow::new("Test", self.runner(), SessionOptions::default())
+        let flow = AgentSessionFlow::new("Test", self.runner(), self.session_options.clone())
             .expect("a flow");
         let registry = FlowRegistry::new().register(flow).expect("a registry");
         self.engine = Some(
@@ -146,11 +159,48 @@ impl World {
                 (options.with_environment(environment), Arc::new(launcher))
             }
         };
-        let mut builder = ClaudeAgentRunner::builder(options).launcher(launcher);
+        let launcher = Counted {
+            inner: launcher,
+            starts: Arc::clone(&self.starts),
+        };
+        let mut builder = ClaudeAgentRunner::builder(options)
+            .launcher(Arc::new(launcher))
+            .gated_call_wait(self.wait);
         for tool in tools::all(&self.effects) {
             builder = builder.custom_tool(tool);
         }
         builder.build().expect("a runner")
+    }
+
+    /// How many CLI processes were started.
+    pub(crate) fn starts(&self) -> usize {
+        self.starts.load(Ordering::SeqCst)
+    }
+
+    /// Waits until the session shows this, and returns what it shows.
+    pub(crate) async fn wait_for_snapshot(
+        &self,
+        session: &SessionId,
+        fits: impl Fn(&AgentSnapshot) -> bool,
+    ) -> AgentSnapshot {
+        let client = self.client();
+        let mut events = client
+            .events(session, EventCursor(0))
+            .await
+            .expect("events");
+        loop {
+            let snapshot = self.snapshot(session).await;
+            if fits(&snapshot) {
+                return snapshot;
+            }
+            next_event(&mut events).await;
+        }
+    }
+
+    /// Waits until the turn waits for people without a process.
+    pub(crate) async fn wait_until_parked(&self, session: &SessionId) {
+        self.wait_for(session, |it| matches!(it.kind, EventKind::TurnSuspended))
+            .await;
     }
 
     /// Ends the engine as the death of its worker would.
@@ -253,19 +303,13 @@ impl World {
         .await;
     }
 
-    /// Waits for an interrupt that is open, and returns it.
+    /// Waits for an interrupt that is open, and returns it: the first of its reply.
     pub(crate) async fn wait_for_interrupt(&self, session: &SessionId) -> PendingInterrupt {
-        let client = self.client();
-        let mut events = client
-            .events(session, EventCursor(0))
-            .await
-            .expect("events");
-        loop {
-            if let Some(open) = self.snapshot(session).await.pending_interrupts.pop() {
-                return open;
-            }
-            next_event(&mut events).await;
-        }
+        let snapshot = self
+            .wait_for_snapshot(session, |it| !it.pending_interrupts.is_empty())
+            .await;
+        let mut open = snapshot.pending_interrupts.into_iter();
+        open.next().expect("one is open")
     }
 
     pub(crate) async fn approve(&self, session: &SessionId) {
