@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use crate::clock::{Clock, SystemClock};
 use crate::engine::live::LiveHub;
+use crate::engine::packer::Packer;
 use crate::ids::{EventCursor, FlowType, MessageId, RequestId, SessionId, Tenant};
 use crate::record::{ArgumentsDigest, CallRecord, Decision, read_record};
 use crate::session::{self, Input, METADATA_BYTES_MAX, Reply, Resolution, SessionState};
@@ -254,6 +255,10 @@ impl AgentSessionClient {
                 .chain(next.events)
                 .collect();
             commit = crate::store::Commit { events, ..next };
+            let store = &*self.store;
+            Packer::default()
+                .pack(store, &session_id, &mut commit)
+                .await;
         }
         match self
             .store
@@ -419,11 +424,11 @@ impl AgentSessionClient {
                 let receipt = Receipt::encode(digest.clone(), &reduction.reply)?;
                 reduction.put_row(RowKind::Receipt, id.as_str(), receipt);
             }
-            match self
-                .store
-                .commit(session, revision, None, reduction.to_commit()?)
-                .await
-            {
+            let mut commit = reduction.to_commit()?;
+            Packer::default()
+                .pack(&*self.store, session, &mut commit)
+                .await;
+            match self.store.commit(session, revision, None, commit).await {
                 Ok(_) => return Ok((reduction.reply, false)),
                 Err(crate::store::StoreError::Conflict { .. }) => {}
                 Err(error) => return Err(error.into()),

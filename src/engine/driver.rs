@@ -11,6 +11,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::{Id, JoinError, JoinSet};
 
 use super::local::Shared;
+use super::packer::Packer;
 use super::steps::{self, StepContext};
 use crate::ids::{EventCursor, InterruptId, LeaseEpoch, Revision, SessionId, StepId, Timestamp};
 use crate::runner::LinkError;
@@ -62,6 +63,7 @@ pub(super) struct Driver {
     revision: watch::Sender<Revision>,
     tasks: JoinSet<()>,
     running: HashMap<StepId, Id>,
+    packer: Packer,
     sender: mpsc::UnboundedSender<StepMessage>,
     messages: mpsc::UnboundedReceiver<StepMessage>,
 }
@@ -95,6 +97,7 @@ impl Driver {
             revision: watch::Sender::new(Revision(0)),
             tasks: JoinSet::new(),
             running: HashMap::new(),
+            packer: Packer::default(),
             sender,
             messages,
         }
@@ -257,7 +260,7 @@ impl Driver {
     }
 
     async fn apply_message(
-        &self,
+        &mut self,
         state: &mut Arc<SessionState>,
         message: StepMessage,
     ) -> Result<(), Halt> {
@@ -271,7 +274,7 @@ impl Driver {
     }
 
     /// Reduces and commits one input; when it returns, `state` is the committed one.
-    async fn apply(&self, state: &mut Arc<SessionState>, input: Input) -> Result<Reply, Halt> {
+    async fn apply(&mut self, state: &mut Arc<SessionState>, input: Input) -> Result<Reply, Halt> {
         let mut patience = Patience::new();
         loop {
             let now = self.shared.options.clock.now();
@@ -280,7 +283,9 @@ impl Driver {
             if reduction.is_unchanged() {
                 return Ok(reduction.reply);
             }
-            let commit = reduction.to_commit().map_err(|error| self.fail(&error))?;
+            let mut commit = reduction.to_commit().map_err(|error| self.fail(&error))?;
+            let store = &*self.shared.store;
+            let packed = self.packer.pack(store, &self.session, &mut commit).await;
             let expected = *self.revision.borrow();
             match self
                 .shared
@@ -289,6 +294,7 @@ impl Driver {
                 .await
             {
                 Ok(revision) => {
+                    self.packer.committed(packed);
                     *state = Arc::new(reduction.state);
                     self.revision.send_replace(revision);
                     return Ok(reduction.reply);

@@ -8,6 +8,7 @@
 mod driver;
 pub(crate) mod live;
 mod local;
+pub(crate) mod packer;
 mod steps;
 mod supervisor;
 

@@ -1,0 +1,180 @@
+//! Values as they are stored, and the training of their dictionary.
+
+use std::path::PathBuf;
+
+use super::*;
+use crate::ids::Timestamp;
+use crate::store::{RowKey, RowKind};
+
+/// What version 1 stores in rows and events.
+const SOURCES: [&str; 7] = [
+    "receipt_interrupt.json",
+    "receipt_message.json",
+    "outcomes.jsonl",
+    "record_rejected.json",
+    "record_outcome_unknown.json",
+    "record_requested.json",
+    "events.jsonl",
+];
+
+/// Deterministic, from the golden files of the stored formats alone.
+fn train() -> String {
+    let texts = SOURCES.map(|it| {
+        let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures/stored/v1");
+        let value = std::fs::read_to_string(directory.join(it)).unwrap();
+        let lines = value.lines().map(str::trim);
+        lines.collect::<Vec<_>>().join("\n") + "\n"
+    });
+    texts.concat()
+}
+
+/// G12: what was packed with the dictionary needs it as it was.
+#[test]
+fn the_dictionary_of_values_is_what_its_training_makes() {
+    let trained = train();
+    if DICTIONARY_1 != trained.as_bytes() {
+        let made = std::env::temp_dir().join("values.txt");
+        std::fs::write(&made, trained).unwrap();
+        panic!(
+            "a dictionary is never changed: it gets a successor, such as {}",
+            made.display()
+        );
+    }
+}
+
+fn put(value: &[u8]) -> RowChange {
+    let key = RowKey {
+        kind: RowKind::Output,
+        key: "k".to_owned(),
+    };
+    RowChange::Put(key, value.to_vec())
+}
+
+fn event(cursor: u64, bytes: &[u8]) -> EventRow {
+    EventRow {
+        cursor: EventCursor(cursor),
+        bytes: bytes.to_vec(),
+    }
+}
+
+/// Bytes that no codec makes smaller.
+fn noise(count: usize) -> Vec<u8> {
+    let mut number = 1_u64;
+    let mut next = || {
+        number = number
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        number.to_be_bytes()[0]
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+/// Any bytes come back, packed or not, and what repeats itself gets small.
+#[test]
+fn values_come_back() {
+    let outcome = br#"{"format":1,"outcome":"succeeded","text":"order 7 is refunded, and again: order 7 is refunded"}"#;
+    for (value, codec) in [
+        (&b""[..], AS_IT_IS),
+        (b"\x00", AS_IT_IS),
+        (&[b'a'; PACKED_BYTES_MIN - 1], AS_IT_IS),
+        (&[b'a'; PACKED_BYTES_MIN], ZSTD_1),
+        (outcome, ZSTD_1),
+        (&[0; 100_000], ZSTD_1),
+        (&noise(10_000), AS_IT_IS),
+    ] {
+        let packed = PackedCommit::new(Commit {
+            rows: vec![put(value)],
+            ..Commit::default()
+        });
+        let stored = packed.rows.into_iter().flatten().next().unwrap();
+        assert_eq!(stored.codec, codec, "{} bytes", value.len());
+        assert!(stored.bytes.len() <= value.len());
+        assert_eq!(stored.unpack().unwrap(), value);
+    }
+}
+
+/// G13: the events of a commit come back in order under their cursors, however they are stored.
+#[test]
+fn events_come_back() {
+    let typical = |cursor: u64| {
+        let text = format!(
+            r#"{{"format":1,"cursor":{cursor},"at":{},"turn_id":"t4","kind":"turn_completed"}}"#,
+            Timestamp(1_796_129_822_443).0
+        );
+        event(cursor, text.as_bytes())
+    };
+    let many: Vec<_> = (7..40).map(typical).collect();
+    for (events, values) in [
+        (&[][..], 0),
+        (&[typical(7)], 1),
+        (&many, 1),
+        (&[event(1, b"short"), event(2, b"")], 2),
+        (
+            &[event(1, &noise(200)[..100]), event(2, &noise(200)[100..])],
+            2,
+        ),
+        (&[event(1, b""), typical(2), event(3, b"\n")], 1),
+    ] {
+        let packed = PackedCommit::new(Commit {
+            events: events.to_vec(),
+            ..Commit::default()
+        });
+        assert_eq!(packed.events.len(), values);
+        let read = packed.events.into_iter();
+        let read = read.map(|(first, value)| value.into_events(first).unwrap());
+        assert_eq!(read.flatten().collect::<Vec<_>>(), events);
+    }
+    let stored = PackedCommit::new(Commit {
+        events: many.clone(),
+        ..Commit::default()
+    });
+    let plain: usize = many.iter().map(|it| it.bytes.len()).sum();
+    assert!(stored.events[0].1.bytes.len() * 10 < plain);
+}
+
+/// Damaged bytes are told, whatever they claim, and a newer codec is recognised (G12).
+#[test]
+fn damaged_values_are_told() {
+    let good = Packer::new().pack(&[b'a'; 1_000]).unwrap();
+    let mut claims_more = Vec::new();
+    varint::put(&mut claims_more, PACKED_BYTES_MAX as u64 + 1);
+    let mut longer = Vec::new();
+    varint::put(&mut longer, 1_001);
+    longer.extend_from_slice(&good[2..]);
+    for bytes in [
+        Vec::new(),
+        vec![0x80],
+        vec![0xff; 12],
+        good[..good.len() - 1].to_vec(),
+        good[..2].to_vec(),
+        claims_more,
+        longer,
+    ] {
+        let codec = ZSTD_1;
+        let value = Value { codec, bytes };
+        let error = value.clone().unpack().unwrap_err();
+        assert!(matches!(error, StoreError::Corrupt { .. }), "{value:?}");
+        let error = value.clone().into_events(EventCursor(1)).unwrap_err();
+        assert!(matches!(error, StoreError::Corrupt { .. }), "{value:?}");
+    }
+    let newer = Value {
+        codec: 2,
+        bytes: good,
+    };
+    for error in [
+        newer.clone().unpack().unwrap_err(),
+        newer.into_events(EventCursor(1)).unwrap_err(),
+    ] {
+        assert!(
+            matches!(
+                error,
+                StoreError::TooNew {
+                    found: 2,
+                    supported: 1,
+                    ..
+                }
+            ),
+            "{error:?}"
+        );
+    }
+}
