@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{SessionId, StepId, Tenant, ToolCallId, TurnId};
+use crate::ids::{LeaseEpoch, SessionId, StepId, Tenant, ToolCallId, TurnId};
 use crate::policy::ToolPolicy;
 use crate::record::{CallStatus, FrameworkItem, MessageRole, ToolOutcome};
 
@@ -27,6 +27,8 @@ pub struct RunModelContext {
     pub metadata: BTreeMap<String, String>,
     /// How long a process may wait for people; zero parks at once.
     pub live_window: Duration,
+    /// The owner's epoch: one more than an earlier one when nobody else owned the session between.
+    pub epoch: LeaseEpoch,
 }
 
 /// How long a process waits for people unless the Flow says otherwise.
@@ -44,6 +46,7 @@ impl RunModelContext {
             tenant: None,
             metadata: BTreeMap::new(),
             live_window: LIVE_WINDOW_DEFAULT,
+            epoch: LeaseEpoch(0),
         }
     }
 }
@@ -74,6 +77,17 @@ pub enum RunModelOutcome {
     /// The session took a [`SegmentEvent::ParkRequested`]: the attempt is over, and what the segment
     /// said is committed.
     Parked,
+}
+
+impl RunModelOutcome {
+    /// True when the turn is over with an answer.
+    #[must_use]
+    pub const fn is_completed(&self) -> bool {
+        match self {
+            Self::TurnCompleted { .. } => true,
+            Self::ToolCallsRequested { .. } | Self::Parked => false,
+        }
+    }
 }
 
 /// A message that a segment adds to the transcript.

@@ -169,6 +169,8 @@ fn plan(path: GatedPath, start: SegmentStart) -> SegmentPlan {
         answered: BTreeSet::new(),
         offered: BTreeSet::from(["Read".to_owned(), "Bash".to_owned()]),
         path,
+        is_warm: false,
+        stays: false,
         start,
     }
 }

@@ -8,7 +8,7 @@ use crate::engine::live::{LiveHub, LiveReader};
 use crate::event::{LiveText, SessionEvent};
 use crate::ids::{EventCursor, SessionId};
 use crate::record::read_record;
-use crate::store::{Change, ChangeStream, StateStore, StoreError};
+use crate::store::{ChangeStream, StateStore, StoreError};
 
 /// What a subscriber sees.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,8 +95,10 @@ impl EventStream {
             }
             tokio::select! {
                 change = self.changes.next() => match change {
-                    Some(Change::Session(session)) if session != self.session => {}
-                    Some(Change::Session(_) | Change::Missed) => self.is_caught_up = false,
+                    Some(change) => {
+                        let is_ours = change.session().is_none_or(|it| *it == self.session);
+                        self.is_caught_up = !is_ours;
+                    }
                     None => return Ok(None),
                 },
                 text = next_live(&mut self.live) => return Ok(Some(Observed::Live(text))),

@@ -217,11 +217,6 @@ impl AgentSessionClient {
             });
         }
         let digest = start.digest();
-        if let Some(is_same) = self.started_before(&start.session_id, &digest).await? {
-            return is_same.then_some(false).ok_or(ClientError::SessionExists {
-                session: start.session_id,
-            });
-        }
         let now = self.clock.now();
         let StartSession {
             session_id,

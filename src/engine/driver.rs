@@ -1,13 +1,14 @@
 //! The driver of one active session: the only one in this process who commits its Steps' reports.
 //!
-//! It holds the session's lease under one epoch and ends as soon as nothing is due, so that a
-//! parked session costs nothing (G9).
+//! It works under one epoch of the session's lease and ends as soon as nothing is due, so that a
+//! parked session costs nothing (G9). A free lease is taken by its first commit and given back by
+//! its last: neither costs a transaction of its own.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{Id, JoinError, JoinSet};
 
 use super::local::Shared;
@@ -16,7 +17,9 @@ use super::steps::{self, StepContext};
 use crate::ids::{EventCursor, InterruptId, LeaseEpoch, Revision, SessionId, StepId, Timestamp};
 use crate::runner::LinkError;
 use crate::session::{self, DueStep, Input, Reply, SessionState};
-use crate::store::{Commit, Patience, RowKey, RowKind, StoreError, StoredSession, read_patiently};
+use crate::store::{
+    Commit, Fence, Lease, Patience, RowKey, RowKind, StoreError, StoredSession, read_patiently,
+};
 
 /// A session whose next Step is due later than this is left to the supervisor's scan.
 const NEAR: Duration = Duration::from_secs(10);
@@ -24,8 +27,8 @@ const NEAR: Duration = Duration::from_secs(10);
 /// How a driver ended.
 #[derive(Debug)]
 pub(super) enum DriverEnd {
-    /// Nothing is due; the lease is released.
-    NothingDue,
+    /// Nothing is due as of this revision; the lease is released.
+    NothingDue(Revision),
     /// The engine is going down; the lease is released.
     Stopped,
     /// Somebody else owns the session now.
@@ -54,11 +57,44 @@ enum Halt {
     Failed,
 }
 
+/// A session that has something to do, as it was found.
+pub(super) struct Due {
+    pub(super) lease: Option<Lease>,
+    epoch: LeaseEpoch,
+    found: Found,
+}
+
+/// The state that a driver begins with.
+pub(super) struct Found {
+    revision: Revision,
+    state: Arc<SessionState>,
+}
+
+/// How a driver comes to own its session.
+pub(super) struct Claim {
+    pub(super) epoch: LeaseEpoch,
+    tenure: Tenure,
+    /// `None`: it has to look itself, because it may have changed since it was found.
+    found: Option<Found>,
+}
+
+/// How a driver stands to the lease, under its one epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tenure {
+    /// It was free; the first commit takes it, or is refused.
+    Wanted,
+    Held,
+    /// The last commit gave it back.
+    Over,
+}
+
 pub(super) struct Driver {
     shared: Arc<Shared>,
     session: SessionId,
     epoch: LeaseEpoch,
-    wake: Arc<Notify>,
+    tenure: Tenure,
+    found: Option<Found>,
+    announced: watch::Receiver<Revision>,
     stopping: watch::Receiver<bool>,
     revision: watch::Sender<Revision>,
     tasks: JoinSet<()>,
@@ -68,31 +104,71 @@ pub(super) struct Driver {
     messages: mpsc::UnboundedReceiver<StepMessage>,
 }
 
-/// True when a worker has something to do for the session, now or soon.
-pub(super) async fn is_due(shared: &Shared, session: &SessionId) -> Result<bool, StoreError> {
+/// Looks whether this worker has something to do for the session, now or soon.
+pub(super) async fn find_due(
+    shared: &Shared,
+    session: &SessionId,
+) -> Result<Option<Due>, StoreError> {
     let Some(stored) = shared.store.load(session).await? else {
-        return Ok(false);
+        return Ok(None);
     };
     let state = SessionState::read(&stored.state)?;
+    if shared.registry.flow(&state.flow_type).is_none() || !is_near(shared, state.due_at()) {
+        return Ok(None);
+    }
+    Ok(Some(Due {
+        lease: stored.lease,
+        epoch: stored.epoch,
+        found: Found {
+            revision: stored.revision,
+            state: Arc::new(state),
+        },
+    }))
+}
+
+/// True when what is due then is a driver's business, and not left to a later scan.
+pub(super) fn is_near(shared: &Shared, due_at: Option<Timestamp>) -> bool {
     let soon = shared.options.clock.now().after(NEAR);
-    Ok(shared.registry.flow(&state.flow_type).is_some()
-        && state.due_at().is_some_and(|at| at <= soon))
+    due_at.is_some_and(|at| at <= soon)
+}
+
+impl Claim {
+    /// Works under an epoch that was acquired.
+    pub(super) const fn held(epoch: LeaseEpoch) -> Self {
+        Self {
+            epoch,
+            tenure: Tenure::Held,
+            found: None,
+        }
+    }
+
+    /// Works under the next epoch of a lease that was found free.
+    pub(super) fn free(due: Due) -> Self {
+        Self {
+            epoch: LeaseEpoch(due.epoch.0 + 1),
+            tenure: Tenure::Wanted,
+            found: Some(due.found),
+        }
+    }
 }
 
 impl Driver {
+    /// Makes a driver that is told by `announced` which revision others may have committed.
     pub(super) fn new(
         shared: Arc<Shared>,
         session: SessionId,
-        epoch: LeaseEpoch,
-        wake: Arc<Notify>,
+        claim: Claim,
+        announced: watch::Receiver<Revision>,
         stopping: watch::Receiver<bool>,
     ) -> Self {
         let (sender, messages) = mpsc::unbounded_channel();
         Self {
             shared,
             session,
-            epoch,
-            wake,
+            epoch: claim.epoch,
+            tenure: claim.tenure,
+            found: claim.found,
+            announced,
             stopping,
             revision: watch::Sender::new(Revision(0)),
             tasks: JoinSet::new(),
@@ -137,28 +213,44 @@ impl Driver {
         // What still runs has no owner any more: it is ended before the lease goes (G8).
         self.tasks.shutdown().await;
         match end {
-            DriverEnd::NothingDue | DriverEnd::Stopped => self.release().await,
+            DriverEnd::NothingDue(_) | DriverEnd::Stopped => self.release().await,
             DriverEnd::Fenced | DriverEnd::Failed => {}
         }
         end
     }
 
     async fn work(&mut self) -> Result<DriverEnd, Halt> {
-        let mut state = self.load().await?;
+        let mut state = match self.found.take() {
+            Some(found) => {
+                self.revision.send_replace(found.revision);
+                found.state
+            }
+            None => self.load().await?,
+        };
         let mut stopping = self.stopping.clone();
         while !*self.stopping.borrow() {
             let next = self.start_due_steps(&mut state).await?;
             let wait = match next {
                 _ if !self.running.is_empty() => next.map(|at| self.until(at)),
                 Some(at) if self.until(at) <= NEAR => Some(self.until(at)),
-                Some(_) | None => return Ok(DriverEnd::NothingDue),
+                Some(_) | None => return Ok(self.nothing_due()),
             };
             tokio::select! {
                 biased;
                 () = stop_requested(&mut stopping) => {}
-                Some(message) = self.messages.recv() => self.apply_message(&mut state, message).await?,
+                Some(message) = self.messages.recv() => {
+                    self.apply_message(&mut state, message).await?;
+                    if self.tenure == Tenure::Over {
+                        return Ok(self.nothing_due());
+                    }
+                }
                 Some(end) = self.tasks.join_next_with_id() => self.step_ended(end)?,
-                () = self.wake.notified() => state = self.load().await?,
+                Ok(()) = self.announced.changed() => {
+                    // Its own commits are announced too.
+                    if *self.announced.borrow_and_update() > *self.revision.borrow() {
+                        state = self.load().await?;
+                    }
+                }
                 () = tokio::time::sleep(wait.unwrap_or(NEAR)), if wait.is_some() => {}
             }
         }
@@ -171,11 +263,20 @@ impl Driver {
         while !self.running.is_empty() {
             tokio::select! {
                 biased;
-                Some(message) = self.messages.recv() => self.apply_message(state, message).await?,
+                Some(message) = self.messages.recv() => {
+                    self.apply_message(state, message).await?;
+                    if self.tenure == Tenure::Over {
+                        break;
+                    }
+                }
                 Some(end) = self.tasks.join_next_with_id() => self.step_ended(end)?,
             }
         }
         Ok(DriverEnd::Stopped)
+    }
+
+    fn nothing_due(&self) -> DriverEnd {
+        DriverEnd::NothingDue(*self.revision.borrow())
     }
 
     /// Starts what is due and not running yet; returns when the next Step is due.
@@ -276,6 +377,7 @@ impl Driver {
     /// Reduces and commits one input; when it returns, `state` is the committed one.
     async fn apply(&mut self, state: &mut Arc<SessionState>, input: Input) -> Result<Reply, Halt> {
         let mut patience = Patience::new();
+        let ended = ended_step(&input);
         loop {
             let now = self.shared.options.clock.now();
             let reduction =
@@ -287,14 +389,16 @@ impl Driver {
             let store = &*self.shared.store;
             let packed = self.packer.pack(store, &self.session, &mut commit).await;
             let expected = *self.revision.borrow();
+            let (fence, tenure) = self.fence(ended, reduction.state.due_at());
             match self
                 .shared
                 .store
-                .commit(&self.session, expected, Some(self.epoch), commit)
+                .commit(&self.session, expected, Some(fence), commit)
                 .await
             {
                 Ok(revision) => {
                     self.packer.committed(packed);
+                    self.tenure = tenure;
                     *state = Arc::new(reduction.state);
                     self.revision.send_replace(revision);
                     return Ok(reduction.reply);
@@ -308,6 +412,11 @@ impl Driver {
                         let commit = reduction.to_commit().map_err(|it| self.fail(&it))?;
                         self.did_commit(expected, &commit).await?
                     };
+                    if holds && tenure == Tenure::Over {
+                        self.tenure = tenure;
+                        *state = Arc::new(reduction.state);
+                        return Ok(reduction.reply);
+                    }
                     *state = self.load().await?;
                     if holds {
                         return Ok(reduction.reply);
@@ -315,6 +424,24 @@ impl Driver {
                 }
                 Err(error) => return Err(self.fail(&error)),
             }
+        }
+    }
+
+    /// Returns what the next commit demands of the lease, and how it leaves it. The report that ends
+    /// the last running Step, when nothing else is due, gives it back.
+    fn fence(&self, ended: Option<StepId>, due_at: Option<Timestamp>) -> (Fence, Tenure) {
+        let epoch = self.epoch;
+        let is_last = ended.is_some_and(|step_id| {
+            self.running.keys().all(|it| *it == step_id)
+                && due_at.is_none_or(|at| self.until(at) > NEAR)
+        });
+        match self.tenure {
+            Tenure::Wanted => {
+                let worker = self.shared.worker.clone();
+                (Fence::Take { worker, epoch }, Tenure::Held)
+            }
+            Tenure::Held | Tenure::Over if is_last => (Fence::Release(epoch), Tenure::Over),
+            Tenure::Held | Tenure::Over => (Fence::Hold(epoch), self.tenure),
         }
     }
 
@@ -350,14 +477,24 @@ impl Driver {
             .map_err(|it| self.fail(&it))
     }
 
-    async fn load(&self) -> Result<Arc<SessionState>, Halt> {
+    async fn load(&mut self) -> Result<Arc<SessionState>, Halt> {
         let Some(stored) = self.stored().await? else {
             // Deleted while it ran.
             return Err(Halt::Fenced);
         };
+        self.tenure = self.tenure_in(&stored).ok_or(Halt::Fenced)?;
         let state = SessionState::read(&stored.state).map_err(|it| self.fail(&it))?;
         self.revision.send_replace(stored.revision);
         Ok(Arc::new(state))
+    }
+
+    /// Returns how this driver stands to the lease; `None` when its epoch is over.
+    fn tenure_in(&self, stored: &StoredSession) -> Option<Tenure> {
+        match &stored.lease {
+            Some(lease) => (lease.epoch == self.epoch && lease.holder.id == self.shared.worker)
+                .then_some(Tenure::Held),
+            None => (stored.epoch.0 + 1 == self.epoch.0).then_some(Tenure::Wanted),
+        }
     }
 
     async fn queued_text(&self, message_id: &str) -> Result<Option<String>, Halt> {
@@ -377,6 +514,9 @@ impl Driver {
     }
 
     async fn release(&self) {
+        if self.tenure == Tenure::Over {
+            return;
+        }
         if let Err(error) = self
             .shared
             .store
@@ -394,6 +534,22 @@ impl Driver {
     fn fail(&self, error: &dyn std::error::Error) -> Halt {
         tracing::error!(session = %self.session, %error, "the session's driver cannot go on");
         Halt::Failed
+    }
+}
+
+/// Returns the Step that has ended when it reports this: nothing of it runs any more. An attempt
+/// that is given back still runs.
+const fn ended_step(input: &Input) -> Option<StepId> {
+    match input {
+        Input::SegmentEnded { attempt, .. } | Input::ToolEnded { attempt, .. } => {
+            Some(attempt.step_id)
+        }
+        Input::ReleaseAttempt { .. }
+        | Input::SendUserMessage { .. }
+        | Input::ResolveInterrupt(_)
+        | Input::StartTurn { .. }
+        | Input::BeginAttempt { .. }
+        | Input::Segment { .. } => None,
     }
 }
 

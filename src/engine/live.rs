@@ -104,6 +104,14 @@ impl LiveWriter {
     }
 }
 
+impl LiveWriter {
+    /// What was written so far is part of a committed message, which supersedes it (G13).
+    pub(super) fn committed(&self) {
+        self.hub
+            .with_room(&self.session, |room| room.current.clear());
+    }
+}
+
 impl Drop for LiveWriter {
     fn drop(&mut self) {
         let mut rooms = self.hub.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -13,6 +13,7 @@ use crate::client::{AgentSessionClient, EngineSide};
 use crate::clock::{Clock, SystemClock};
 use crate::flow::FlowRegistry;
 use crate::process::ProcessIdentity;
+use crate::runner::ProcessSlots;
 use crate::store::{StateStore, WorkerId, WorkerRecord};
 
 /// How a [`LocalEngine`] works.
@@ -27,6 +28,17 @@ pub struct LocalEngineOptions {
     pub scan_interval: Duration,
     /// How long a shutdown waits for handlers that run. Default: 30 s.
     pub shutdown_grace: Duration,
+    /// How long a shutdown lets a model call that is under way come to its next tool boundary, within
+    /// [`LocalEngineOptions::shutdown_grace`]; over it, the next worker makes the call again.
+    /// Default: 5 s.
+    pub boundary_grace: Duration,
+    /// How many segments run at once; further ones wait for a place. A process that waits with its
+    /// calls does not count. Default: the number of cores.
+    pub max_running: usize,
+    /// How many processes wait at once, for people or for the next message; the one that waited
+    /// longest is ended for another, at no cost to its turn. Default: four for each core, but no more
+    /// than half of the machine's memory holds at 256 MiB each.
+    pub max_resident: usize,
     /// Where the time comes from. Default: the machine's clock.
     pub clock: Arc<dyn Clock>,
 }
@@ -37,9 +49,31 @@ impl Default for LocalEngineOptions {
             lease_time: Duration::from_secs(15),
             scan_interval: Duration::from_secs(5),
             shutdown_grace: Duration::from_secs(30),
+            boundary_grace: Duration::from_secs(5),
+            max_running: cores(),
+            max_resident: resident_default(),
             clock: Arc::new(SystemClock),
         }
     }
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// What one waiting process is counted as, in KiB: the CLI takes some 200 MiB (measured on CLI
+/// 2.1.316).
+const RESIDENT_KIB: usize = 256 * 1024;
+
+fn resident_default() -> usize {
+    let by_memory = memory_kib().map_or(usize::MAX, |it| it / 2 / RESIDENT_KIB);
+    (4 * cores()).min(by_memory)
+}
+
+fn memory_kib() -> Option<usize> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|it| it.strip_prefix("MemTotal:"))?;
+    line.trim().strip_suffix(" kB")?.trim().parse().ok()
 }
 
 /// Everything the parts of an engine share.
@@ -50,6 +84,14 @@ pub(super) struct Shared {
     pub(super) options: LocalEngineOptions,
     pub(super) worker: WorkerId,
     pub(super) live: LiveHub,
+    pub(super) slots: ProcessSlots,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // What waits for a next message must not outlive the engine.
+        self.slots.close();
+    }
 }
 
 /// Runs the sessions of a store in this process: tasks exist for *active* sessions only (G9).
@@ -104,12 +146,14 @@ impl LocalEngine {
                 pid_namespace: identity.pid_namespace,
             })
             .await?;
+        let slots = ProcessSlots::new(options.max_running, options.max_resident);
         let shared = Arc::new(Shared {
             store,
             registry,
             options,
             worker,
             live: LiveHub::default(),
+            slots,
         });
         let (stop, stopping) = watch::channel(false);
         let supervisor = Supervisor::new(Arc::clone(&shared), stopping);
@@ -148,6 +192,7 @@ impl LocalEngine {
     /// A dropped call stops the engine as a crash would.
     pub async fn shutdown(mut self) {
         let _ = self.stop.send(true);
+        self.shared.slots.close();
         if let Some(supervisor) = self.supervisor.take()
             && let Err(error) = supervisor.await
         {

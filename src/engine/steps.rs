@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::driver::{Applied, StepMessage, stop_requested};
 use super::local::Shared;
@@ -14,8 +15,8 @@ use crate::failure::{AttemptFailure, FailureClass};
 use crate::ids::{InterruptId, LeaseEpoch, Nonce, Revision, SessionId, StepId, ToolCallId, TurnId};
 use crate::record::{ToolOutcome, read_record};
 use crate::runner::{
-    AgentFrameworkRunner, History, LinkError, RunModelRequest, SegmentEvent, SegmentLink,
-    SegmentReply, SegmentUpdate, ToolCallEnd, ToolCallRequest,
+    AgentFrameworkRunner, History, LinkError, ProcessSlot, RunModelRequest, SegmentEvent,
+    SegmentLink, SegmentReply, SegmentUpdate, ToolCallEnd, ToolCallRequest,
 };
 use crate::session::{AttemptKey, CallState, CallStep, Input, Reply, SessionState};
 use crate::store::{RowKey, RowKind, StoreError, read_patiently};
@@ -108,6 +109,13 @@ impl StepContext {
 
 /// Runs one segment.
 pub(super) async fn run_model(context: StepContext, step_id: StepId) {
+    // Before the attempt is granted: waiting for a place is no part of it.
+    let mut stopping = context.stopping.clone();
+    let slot = tokio::select! {
+        biased;
+        () = stop_requested(&mut stopping) => return,
+        slot = context.shared.slots.run() => slot,
+    };
     let Some((attempt, state)) = context.begin(step_id).await else {
         return;
     };
@@ -118,7 +126,8 @@ pub(super) async fn run_model(context: StepContext, step_id: StepId) {
         Err(error) => Err(error.to_string()),
     };
     let end = match request {
-        Ok(request) => match run_segment(&context, &attempt, &state, request).await {
+        Ok(request) => match run_segment(&context, &attempt, &state, request.with_slot(slot)).await
+        {
             Some(end) => end,
             None => return,
         },
@@ -153,6 +162,7 @@ async fn segment_request(
     run.attempt = attempt.running.attempt;
     run.tenant.clone_from(&state.tenant);
     run.metadata.clone_from(&state.metadata);
+    run.epoch = context.epoch;
     if let Some(flow) = context.shared.registry.flow(&state.flow_type) {
         run.live_window = flow.options().live_window;
     }
@@ -200,6 +210,11 @@ async fn run_segment(
         )));
     };
     let turn_id = request.context.turn_id;
+    let waits = request
+        .slot
+        .as_ref()
+        .map(ProcessSlot::meter)
+        .unwrap_or_default();
     let mut live = context.shared.live.writer(
         context.session.clone(),
         turn_id,
@@ -211,31 +226,53 @@ async fn run_segment(
     let runner = flow.runner();
     let mut running = JoinSet::new();
     running.spawn(async move { runner.run_model(request, link).await });
-    let limit = tokio::time::sleep(flow.options().run_model_limit);
+    let (started, run_limit) = (Instant::now(), flow.options().run_model_limit);
+    let limit = tokio::time::sleep(run_limit);
     tokio::pin!(limit);
     let mut stopping = context.stopping.clone();
     let mut open_calls = 0_usize;
+    // When the segment is left because the engine goes down.
+    let mut leave_at = None;
     let end = loop {
         tokio::select! {
             biased;
-            // A call that was started inside the segment gets the grace time that handlers get;
-            // the driver bounds it.
-            () = stop_requested(&mut stopping), if open_calls == 0 => {
-                // Stopped on purpose: the attempt is given back before its process is ended, and
-                // costs nothing (G7).
-                let attempt = attempt.clone();
-                let _ = context.deliver(Input::ReleaseAttempt { attempt }).await;
-                break None;
+            // At once where nothing is under way. A model call gets a moment to reach the next tool
+            // boundary, so that it need not be made again.
+            () = stop_requested(&mut stopping), if leave_at.is_none() => {
+                let grace = if waits.is_waiting() {
+                    Duration::ZERO
+                } else {
+                    context.shared.options.boundary_grace
+                };
+                leave_at = Some(Instant::now() + grace);
             }
+            // A call that was started inside the segment gets the grace time that handlers get; the
+            // driver bounds it.
+            () = until(leave_at), if open_calls == 0 => break None,
             // Before the updates, so that a flood of live text delays neither.
             Some(end) = running.join_next() => break Some(end.unwrap_or_else(|_| {
                 Err(AttemptFailure::new(FailureClass::Runner, "the runner panicked"))
             })),
             () = &mut limit => {
+                // Time in which the process waits for people or handlers is not the CLI's.
+                let ends = started + run_limit + waits.waited();
+                if ends > Instant::now() {
+                    limit.as_mut().reset(ends);
+                    continue;
+                }
                 let detail = format!("the segment ran longer than {} s", flow.options().run_model_limit.as_secs());
                 break Some(Err(AttemptFailure::new(FailureClass::CliFailed, detail)));
             }
             Some(update) = updated.recv() => {
+                if leave_at.is_some()
+                    && let SegmentUpdate::Event(event @ SegmentEvent::Checkpoint(_), _) = update
+                {
+                    // The boundary. Unanswered, the CLI asks the model nothing more.
+                    let attempt = attempt.clone();
+                    let _ = context.deliver(Input::Segment { attempt, event }).await;
+                    leave_at = Some(Instant::now());
+                    continue;
+                }
                 match answer(context, attempt, turn_id, &mut live, update).await {
                     CallChange::Started => open_calls += 1,
                     CallChange::Ended => open_calls = open_calls.saturating_sub(1),
@@ -244,6 +281,12 @@ async fn run_segment(
             }
         }
     };
+    if end.is_none() {
+        // Stopped on purpose: the attempt is given back before its process is ended, and costs
+        // nothing (G7).
+        let attempt = attempt.clone();
+        let _ = context.deliver(Input::ReleaseAttempt { attempt }).await;
+    }
     // What it reported before it ended comes before its end; but nothing starts any more.
     running.shutdown().await;
     while let Ok(update) = updated.try_recv() {
@@ -257,6 +300,13 @@ async fn run_segment(
         }
     }
     end
+}
+
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// What an update did to the gated calls that run inside the segment.
@@ -280,6 +330,7 @@ async fn answer(
         }
         SegmentUpdate::Event(event, reply) => {
             let ends_call = matches!(event, SegmentEvent::CallFinished { .. });
+            let is_checkpoint = matches!(event, SegmentEvent::Checkpoint(_));
             let input = Input::Segment {
                 attempt: attempt.clone(),
                 event,
@@ -305,6 +356,10 @@ async fn answer(
             let change = match &answer {
                 Ok(SegmentReply::Granted) => CallChange::Started,
                 Ok(SegmentReply::Accepted) if ends_call => CallChange::Ended,
+                Ok(SegmentReply::Accepted) if is_checkpoint => {
+                    live.committed();
+                    CallChange::None
+                }
                 Ok(
                     SegmentReply::Accepted
                     | SegmentReply::Final(_)

@@ -4,13 +4,13 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::driver::{Driver, DriverEnd, stop_requested};
+use super::driver::{Claim, Driver, DriverEnd, Due, find_due, is_near, stop_requested};
 use super::local::Shared;
-use crate::ids::{LeaseEpoch, SessionId};
+use crate::ids::{LeaseEpoch, Revision, SessionId};
 use crate::process::{Liveness, ProcessIdentity};
 use crate::store::{Change, Lease, LeaseAnswer, SessionFilter, StoreError, WorkerRecord};
 
@@ -30,7 +30,8 @@ pub(super) struct Supervisor {
 
 struct Active {
     task: Id,
-    wake: Arc<Notify>,
+    /// The newest revision that the store told of; the largest one when any may have been missed.
+    announced: watch::Sender<Revision>,
     epoch: LeaseEpoch,
 }
 
@@ -80,8 +81,7 @@ impl Supervisor {
                 Some(end) = self.drivers.join_next_with_id() => self.driver_ended(end).await,
                 _ = scan.tick() => self.scan().await,
                 change = changes.next() => match change {
-                    Some(Change::Session(session)) => self.session_changed(session).await,
-                    Some(Change::Missed) => self.scan().await,
+                    Some(change) => self.changed(change).await,
                     None => break,
                 },
             }
@@ -129,17 +129,34 @@ impl Supervisor {
         self.held_by_others.retain(|it, _| due.contains(it));
     }
 
-    async fn session_changed(&mut self, session: SessionId) {
-        match self.active.get(&session) {
-            Some(active) => active.wake.notify_one(),
-            None => self.take_up_if_due(session).await,
+    async fn changed(&mut self, change: Change) {
+        match change {
+            Change::Committed {
+                session,
+                revision,
+                due_at,
+            } => match self.active.get(&session) {
+                Some(active) => active.announce(revision),
+                // A later commit that makes it due is told too.
+                None if is_near(&self.shared, due_at) => self.take_up_if_due(session).await,
+                None => {}
+            },
+            Change::Deleted(session) => {
+                if let Some(active) = self.active.get(&session) {
+                    active.announce(UNKNOWN);
+                }
+            }
+            Change::Missed => {
+                self.active.values().for_each(|it| it.announce(UNKNOWN));
+                self.scan().await;
+            }
         }
     }
 
     async fn take_up_if_due(&mut self, session: SessionId) {
-        match super::driver::is_due(&self.shared, &session).await {
-            Ok(true) => self.take_up(session).await,
-            Ok(false) => {}
+        match find_due(&self.shared, &session).await {
+            Ok(Some(due)) => self.take_up(session, due).await,
+            Ok(None) => {}
             // G12: a session of a newer version is left to newer workers.
             Err(error @ StoreError::TooNew { .. }) => {
                 tracing::debug!(%session, %error, "passed over")
@@ -153,15 +170,15 @@ impl Supervisor {
     }
 
     /// Starts a driver, if the session's lease can be had.
-    async fn take_up(&mut self, session: SessionId) {
+    async fn take_up(&mut self, session: SessionId, due: Due) {
         if self.active.contains_key(&session) {
             return;
         }
         let failed = self.failed.get(&session);
         let pause = failed.map_or(Duration::ZERO, FailedDriver::pause);
         let replaces = failed.map(|it| it.epoch);
-        let epoch = match self.acquire(&session, replaces).await {
-            Ok(Some(epoch)) => epoch,
+        let claim = match self.claim(&session, due, replaces).await {
+            Ok(Some(claim)) => claim,
             Ok(None) => return,
             Err(error) => {
                 // A store that takes no lease may have taken no heartbeat either: what was seen
@@ -170,16 +187,35 @@ impl Supervisor {
                 return tracing::warn!(%session, %error, "failed to take a lease");
             }
         };
-        let wake = Arc::new(Notify::new());
+        let epoch = claim.epoch;
+        let (announced, seen) = watch::channel(Revision(0));
         let driver = Driver::new(
             Arc::clone(&self.shared),
             session.clone(),
-            epoch,
-            Arc::clone(&wake),
+            claim,
+            seen,
             self.stopping.clone(),
         );
-        let task = self.drivers.spawn(driver.run_after(pause)).id();
-        self.active.insert(session, Active { task, wake, epoch });
+        let active = Active {
+            task: self.drivers.spawn(driver.run_after(pause)).id(),
+            announced,
+            epoch,
+        };
+        self.active.insert(session, active);
+    }
+
+    async fn claim(
+        &mut self,
+        session: &SessionId,
+        due: Due,
+        replaces: Option<LeaseEpoch>,
+    ) -> Result<Option<Claim>, StoreError> {
+        if due.lease.is_none() {
+            self.held_by_others.remove(session);
+            return Ok(Some(Claim::free(due)));
+        }
+        let epoch = self.acquire(session, replaces).await?;
+        Ok(epoch.map(Claim::held))
     }
 
     async fn acquire(
@@ -253,14 +289,19 @@ impl Supervisor {
         let Some(session) = session.map(|(it, _)| it.clone()) else {
             return;
         };
-        let Some(Active { epoch, .. }) = self.active.remove(&session) else {
+        let Some(Active {
+            announced, epoch, ..
+        }) = self.active.remove(&session)
+        else {
             return;
         };
         match end {
-            // It may have changed between the driver's last look and its end.
-            Some(DriverEnd::NothingDue) => {
+            Some(DriverEnd::NothingDue(revision)) => {
                 self.failed.remove(&session);
-                self.take_up_if_due(session).await;
+                // It may have changed between the driver's last look and its end.
+                if *announced.borrow() > revision {
+                    self.take_up_if_due(session).await;
+                }
             }
             Some(DriverEnd::Fenced | DriverEnd::Stopped) => {
                 self.failed.remove(&session);
@@ -291,6 +332,13 @@ impl Supervisor {
     }
 }
 
+impl Active {
+    fn announce(&self, revision: Revision) {
+        // What two threads of a store tell may come in another order than it happened.
+        self.announced.send_modify(|it| *it = revision.max(*it));
+    }
+}
+
 impl FailedDriver {
     /// How long the next driver waits before it works: doubling, so that a session that cannot be
     /// worked on costs next to nothing.
@@ -312,6 +360,9 @@ async fn beat(shared: Arc<Shared>) {
         }
     }
 }
+
+/// Larger than every revision: whoever is told of it looks for itself.
+const UNKNOWN: Revision = Revision(u64::MAX);
 
 /// How long to wait before a driver that could not work is replaced: the first wait and the longest.
 const FAILED_DRIVER_PAUSE: (Duration, Duration) =

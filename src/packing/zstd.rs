@@ -4,9 +4,15 @@ use zstd_safe::{CCtx, CParameter, DCtx, ErrorCode};
 
 use super::{UnpackError, damaged};
 
-/// Level 3 is the library's default: higher ones save a few percent and take several times as long
-/// to read a window before they pack a chunk against it (measured on a session of 200 turns).
+/// The library's default, quick enough for every commit of a short session.
 const LEVEL: i32 = 3;
+
+/// Saves 5 % of a long session, and takes 0.4 ms instead of 0.15 ms of CPU for a chunk of 10 KB
+/// against 64 KiB (measured on a session of 200 turns).
+const THOROUGH_LEVEL: i32 = 6;
+
+/// From so much to pack against on, a session is long enough for [`THOROUGH_LEVEL`].
+const LONG_BYTES: usize = 48 * 1024;
 
 /// Packs bytes that resemble `before`. The frame carries a checksum, so that it is noticed when it
 /// or `before` is not what it was.
@@ -15,8 +21,13 @@ const LEVEL: i32 = 3;
 pub(super) fn pack(before: &[u8], plain: &[u8]) -> Option<Vec<u8>> {
     let mut packed = Vec::with_capacity(zstd_safe::compress_bound(plain.len()));
     let mut context = CCtx::try_create()?;
+    let level = if before.len() < LONG_BYTES {
+        LEVEL
+    } else {
+        THOROUGH_LEVEL
+    };
     let mut write = || -> Result<(), ErrorCode> {
-        context.set_parameter(CParameter::CompressionLevel(LEVEL))?;
+        context.set_parameter(CParameter::CompressionLevel(level))?;
         context.set_parameter(CParameter::ChecksumFlag(true))?;
         context.ref_prefix(before)?;
         context.compress2(&mut packed, plain)?;

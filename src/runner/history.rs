@@ -173,8 +173,8 @@ pub(crate) async fn window_after(
     last: ChunkId,
 ) -> Result<Window, StoreError> {
     let mut window = Window::new();
-    let chunks = read_patiently(|| store.read_chunks(session, last, 1)).await?;
-    let Some(chunk) = chunks.into_iter().next() else {
+    let mut group = read_patiently(|| store.read_chunks(session, last, 1)).await?;
+    let Some(chunk) = group.first() else {
         return Ok(window);
     };
     match chunk.codec {
@@ -182,10 +182,13 @@ pub(crate) async fn window_after(
         ChunkCodec::Zstd1 => {}
     }
     let behind = packing::chunks_behind(&chunk.bytes).map_err(|it| damaged(last, &it))?;
-    let count = usize::try_from(behind)
-        .unwrap_or(usize::MAX)
-        .saturating_add(1);
-    for chunk in read_patiently(|| store.read_chunks(session, last, count)).await? {
+    if behind > 0 {
+        let count = usize::try_from(behind)
+            .unwrap_or(usize::MAX)
+            .saturating_add(1);
+        group = read_patiently(|| store.read_chunks(session, last, count)).await?;
+    }
+    for chunk in group {
         window
             .unpack(&chunk.bytes, chunk.raw_bytes)
             .map_err(|it| damaged(chunk.id, &it))?;

@@ -6,6 +6,7 @@ mod claude;
 mod history;
 mod hook;
 mod link;
+mod slots;
 
 use async_trait::async_trait;
 
@@ -28,6 +29,7 @@ pub use hook::{
     PreToolUseHook,
 };
 pub use link::{LinkError, LivePiece, SegmentLink, SegmentUpdate};
+pub use slots::{ProcessSlot, ProcessSlots, WaitMeter};
 
 /// What one segment starts from.
 #[derive(Debug)]
@@ -40,6 +42,9 @@ pub struct RunModelRequest {
     pub history: History,
     /// The gated calls that the segment must answer first; empty when the segment starts a turn.
     pub calls: Vec<ResumedCall>,
+    /// The place that the segment's process has among those of the worker; `None` when they are not
+    /// limited. Give it back while the process waits.
+    pub slot: Option<ProcessSlot>,
 }
 
 impl RunModelRequest {
@@ -50,7 +55,15 @@ impl RunModelRequest {
             context,
             history,
             calls,
+            slot: None,
         }
+    }
+
+    /// Gives the segment's process a place among those of the worker.
+    #[must_use]
+    pub fn with_slot(mut self, slot: ProcessSlot) -> Self {
+        self.slot = Some(slot);
+        self
     }
 }
 

@@ -3,7 +3,7 @@
 use serde_json::value::RawValue;
 
 use crate::event::LiveTextKind;
-use crate::ids::ToolCallId;
+use crate::ids::{ClaudeSessionId, ToolCallId};
 use crate::record::ToolOutcome;
 use crate::turn::{RunModelOutcome, SegmentEvent};
 
@@ -138,6 +138,9 @@ pub enum McpPermit {
 pub struct SegmentEnd {
     /// What the session gets.
     pub outcome: RunModelOutcome,
+    /// The Claude session and the last entry that the CLI wrote into its transcript, as far as they
+    /// are known.
+    pub stands_at: Option<(ClaudeSessionId, String)>,
 }
 
 /// What the session says about a recorded call.

@@ -66,15 +66,26 @@ impl Segment {
         }
     }
 
-    /// True when nothing but a person's decision can move the CLI on: the driver counts this time.
+    /// True when the CLI stays after a turn that was answered.
     #[must_use]
-    pub fn waits_for_people(&self) -> bool {
+    pub const fn stays(&self) -> bool {
+        self.plan.stays
+    }
+
+    /// True when the CLI waits for a record and nothing of the segment runs.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
         matches!(self.state, State::Running)
-            && self.live.parking == Parking::NotAsked
             && self.live.unrecorded.is_empty()
             && self.recorded.held().next().is_some()
             && !self.recorded.has_started()
             && !self.gate.has_open_inline()
+    }
+
+    /// True when the driver is to count the time: people have until the end of its window.
+    #[must_use]
+    pub fn waits_for_people(&self) -> bool {
+        self.is_idle() && self.live.parking == Parking::NotAsked
     }
 
     /// True when a commit of the session may answer a question of the CLI.
@@ -113,6 +124,7 @@ impl Segment {
             self.is_silent = true;
             self.end(Ok(SegmentEnd {
                 outcome: RunModelOutcome::Parked,
+                stands_at: None,
             }));
         } else {
             self.live.parking = Parking::Refused;
@@ -227,7 +239,7 @@ impl Segment {
         let are_seen = live.candidates.iter().all(|it| live.seen.contains(&it.id));
         let is_complete = !live.is_streaming && are_seen && !self.gate.looks_ahead();
         let has_calls = !live.candidates.is_empty();
-        if !is_complete || !(has_calls || !live.batches.is_empty()) {
+        if !is_complete || (!has_calls && live.batches.is_empty()) {
             return;
         }
         let mut calls = std::mem::take(&mut self.live.candidates);
@@ -237,8 +249,14 @@ impl Segment {
             calls: calls.iter().map(|it| it.id.clone()).collect(),
             batches: std::mem::take(&mut self.live.batches),
         };
-        if let Some(progress) = self.progress(calls) {
-            self.live.on_the_way.push_back(checkpoint);
+        let Some(progress) = self.progress(calls) else {
+            return;
+        };
+        self.live.on_the_way.push_back(checkpoint);
+        if progress == SegmentProgress::default() && self.live.on_the_way.len() == 1 {
+            // Nothing was said since the last one.
+            self.handle_checkpoint_committed();
+        } else {
             self.deliver(SegmentEvent::Checkpoint(progress));
         }
     }

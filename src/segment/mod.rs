@@ -105,7 +105,7 @@ impl Segment {
             GatedPath::Live => Some(POST_TOOL_BATCH_CALLBACK.to_owned()),
             GatedPath::Native => None,
         };
-        let mut transmit = VecDeque::from([HostFrame::Initialize {
+        let initialize = HostFrame::Initialize {
             request_id: INITIALIZE_REQUEST.to_owned(),
             pre_tool_use_callback: PRE_TOOL_USE_CALLBACK.to_owned(),
             post_tool_batch_callback: batch,
@@ -114,7 +114,9 @@ impl Segment {
                 name: plan.server_name.clone(),
             }],
             setup: plan.setup.clone(),
-        }]);
+        };
+        let mut transmit: VecDeque<HostFrame> =
+            (!plan.is_warm).then_some(initialize).into_iter().collect();
         let mut recorded = RecordedCalls::new(plan.has_refusing_rules);
         let mut transcript = Transcript::default();
         // Without a prompt the CLI goes on by itself, and a prompt would be a turn of its own (K01).
@@ -413,8 +415,17 @@ impl Segment {
                 }));
         }
         let end = self.conclude(result);
+        let is_answered = matches!(
+            &end,
+            Ok(SegmentEnd {
+                outcome: RunModelOutcome::TurnCompleted { .. },
+                ..
+            })
+        );
         self.end(end);
-        self.actions.push_back(Action::CloseInput);
+        if !(self.plan.stays && is_answered) {
+            self.actions.push_back(Action::CloseInput);
+        }
     }
 
     fn conclude(&mut self, result: &ResultFrame) -> Result<SegmentEnd, AttemptFailure> {
@@ -451,7 +462,10 @@ impl Segment {
                 usage,
             },
         };
-        Ok(SegmentEnd { outcome })
+        Ok(SegmentEnd {
+            outcome,
+            stands_at: self.transcript.stands_at(session),
+        })
     }
 
     /// Ends the segment; the first end stays.

@@ -39,6 +39,10 @@ pub struct SegmentPlan {
     pub offered: BTreeSet<String>,
     /// How gated calls wait.
     pub path: GatedPath,
+    /// True when the CLI runs already, after an earlier turn.
+    pub is_warm: bool,
+    /// True when the CLI is to stay after a turn that was answered.
+    pub stays: bool,
     /// What the CLI is to do first.
     pub start: SegmentStart,
 }

@@ -16,7 +16,7 @@ use super::{Conversation, SegmentPlan, gate, runner};
 use crate::failure::AttemptFailure;
 use crate::ids::ToolCallId;
 use crate::protocol::content_blocks;
-use crate::record::TranscriptEntry;
+use crate::record::{ToolOutcome, TranscriptEntry};
 use crate::turn::{ResumedCall, ResumedFate};
 
 /// How a segment goes on in the middle of a turn. Created by [`resume`].
@@ -55,54 +55,52 @@ pub fn resume(
     }
     let answered = chain.answered();
     let is_answered = |id: &str| answered.iter().any(|it| it.as_str() == id);
-    let mut deferred = None;
-    let mut results = Vec::new();
-    for asked in chain.last_calls() {
-        if is_answered(&asked.id) {
-            continue;
-        }
-        let record = calls.iter().find(|it| it.tool_call_id.as_str() == asked.id);
-        match record.map(|it| (it, &it.fate)) {
-            Some((_, ResumedFate::Final(outcome))) => {
-                let text = outcome.model_text();
-                results.push((asked, text, outcome.is_error()));
+    let open = (chain.last_calls().into_iter()).filter(|it| !is_answered(&it.id));
+    let mut open: Vec<(Asked, Answer<'_>)> = open
+        .map(|asked| {
+            let answer = Answer::of(calls, &asked);
+            (asked, answer)
+        })
+        .collect();
+    // The CLI can be made to run one call by itself: the one that may run; else an inline call, as
+    // it would have run it.
+    let deferred = (open.iter())
+        .position(|(_, answer)| matches!(answer, Answer::Run(_)))
+        .or_else(|| {
+            open.iter().position(|(asked, answer)| {
+                matches!(answer, Answer::Interrupted) && gate::is_inline(plan, &asked.name)
+            })
+        })
+        .map(|index| open.remove(index));
+    for (asked, answer) in &open {
+        match answer {
+            Answer::Recorded(outcome) => {
+                chain.push_result(asked, &outcome.model_text(), outcome.is_error())?;
             }
-            Some((call, ResumedFate::Permitted)) if deferred.is_none() => {
-                deferred = Some((asked, Some(call.clone())));
-            }
-            Some((_, ResumedFate::Permitted)) => {
-                return Err(runner("only one call can wait for the CLI itself"));
-            }
-            None => results.push((asked, INTERRUPTED.to_owned(), true)),
+            Answer::Interrupted => chain.push_result(asked, INTERRUPTED, true)?,
+            Answer::Run(_) => return Err(runner("only one call can wait for the CLI itself")),
         }
     }
-    if deferred.is_none() {
-        // An inline call may run again: the CLI asks for it anew, as it would have.
-        let rerun = results
-            .iter()
-            .position(|(asked, text, _)| text == INTERRUPTED && gate::is_inline(plan, &asked.name));
-        deferred = rerun.map(|it| (results.remove(it).0, None));
+    let answered = chain.answered();
+    let mut call = None;
+    if let Some((asked, answer)) = deferred {
+        chain.push_deferral(&asked)?;
+        call = match answer {
+            Answer::Run(call) => Some(call.clone()),
+            Answer::Recorded(_) | Answer::Interrupted => None,
+        };
     }
-    for (asked, text, is_error) in &results {
-        chain.push_result(asked, text, *is_error)?;
-    }
-    let call = match deferred {
-        None => None,
-        Some((asked, call)) => {
-            chain.push_deferral(&asked)?;
-            call
-        }
+    let is_told = |it: &ResumedCall| {
+        answered.contains(&it.tool_call_id)
+            || (call.as_ref()).is_some_and(|call| call.tool_call_id == it.tool_call_id)
     };
-    let open = call.as_ref().map(|it| it.tool_call_id.clone());
-    let missing = (calls.iter())
-        .find(|it| !chain.has(&it.tool_call_id) && Some(&it.tool_call_id) != open.as_ref());
-    if missing.is_some() {
+    if !calls.iter().all(is_told) {
         return Err(runner("the transcript lacks a recorded call"));
     }
     verify(&chain.entries)?;
     Ok(ResumePlan {
         added: chain.entries.len() - stored,
-        answered: chain.answered(),
+        answered,
         entries: chain.entries,
         told,
         call,
@@ -111,6 +109,27 @@ pub fn resume(
 
 /// What the model reads about a call that an interrupted process left open.
 const INTERRUPTED: &str = "The process that ran this call ended before its result. It changes nothing, so it is safe to call again.";
+
+/// What an open call gets.
+enum Answer<'a> {
+    /// Its recorded outcome.
+    Recorded(&'a ToolOutcome),
+    /// The CLI may run it, after its start mark.
+    Run(&'a ResumedCall),
+    /// It has no record: it ran inside the segment, or was refused there.
+    Interrupted,
+}
+
+impl<'a> Answer<'a> {
+    fn of(calls: &'a [ResumedCall], asked: &Asked) -> Self {
+        let record = calls.iter().find(|it| it.tool_call_id.as_str() == asked.id);
+        match record.map(|it| (it, &it.fate)) {
+            Some((_, ResumedFate::Final(outcome))) => Self::Recorded(outcome),
+            Some((call, ResumedFate::Permitted)) => Self::Run(call),
+            None => Self::Interrupted,
+        }
+    }
+}
 
 /// A tool use of the last reply.
 #[derive(Debug, Clone)]
@@ -268,11 +287,6 @@ impl Chain {
             .filter(|block| block.kind == "tool_result")
             .filter_map(|block| ToolCallId::new(block.tool_use_id?).ok())
             .collect()
-    }
-
-    /// True when the call stands in the transcript and has a result there.
-    fn has(&self, id: &ToolCallId) -> bool {
-        self.answered().contains(id)
     }
 
     /// The tool uses of the last reply, in the model's order.

@@ -71,6 +71,7 @@ pub(super) struct Transcript {
     // What the mirrored entries hold about the results of calls.
     results: Vec<Result<Vec<ToolResult>, AttemptFailure>>,
     session: Option<String>,
+    last_entry: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -168,9 +169,10 @@ impl Transcript {
             }
             if let Some(uuid) = body.uuid {
                 self.announced.retain(|it| it.uuid != uuid);
-                if !self.uuids.insert(uuid) {
+                if !self.uuids.insert(uuid.clone()) {
                     continue;
                 }
+                self.last_entry = Some(uuid);
             }
             self.push(stem, entry);
         }
@@ -240,6 +242,12 @@ impl Transcript {
     /// Notes the Claude session that the CLI names.
     pub(super) fn name_session(&mut self, session: &str) {
         self.session.get_or_insert_with(|| session.to_owned());
+    }
+
+    /// Returns the last entry of the main conversation that was mirrored, with its Claude session.
+    pub(super) fn stands_at(&self, session: &str) -> Option<(ClaudeSessionId, String)> {
+        let session = ClaudeSessionId::new(session).ok()?;
+        Some((session, self.last_entry.clone()?))
     }
 
     /// Returns how many replies of a model there were.

@@ -55,6 +55,37 @@ pub struct Lease {
     pub heartbeat: u64,
 }
 
+/// What a worker's commit demands of the session's lease, and does to it, in the transaction that
+/// commits. A commit without a fence is a client's: it holds by revision alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "stores that hosts write match on it"
+)]
+pub enum Fence {
+    /// Takes the lease: it must be free, and the epoch the one after the session's last.
+    Take {
+        /// Who takes it; it must be registered.
+        worker: WorkerId,
+        /// [`StoredSession::epoch`](super::StoredSession::epoch) plus one.
+        epoch: LeaseEpoch,
+    },
+    /// The lease must have this epoch, and keeps it.
+    Hold(LeaseEpoch),
+    /// The lease must have this epoch, and is given back.
+    Release(LeaseEpoch),
+}
+
+impl Fence {
+    /// Returns the epoch under which the commit is made.
+    #[must_use]
+    pub const fn epoch(&self) -> LeaseEpoch {
+        match self {
+            Self::Take { epoch, .. } | Self::Hold(epoch) | Self::Release(epoch) => *epoch,
+        }
+    }
+}
+
 /// What [`super::StateStore::acquire_lease`] answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(

@@ -7,9 +7,9 @@ use async_trait::async_trait;
 use tokio::sync::broadcast;
 
 use super::{
-    Change, ChangeStream, Chunk, ChunkHeader, Commit, EventRow, Lease, LeaseAnswer, RowChange,
-    RowKey, SessionFilter, SessionPage, SessionSize, SessionSummary, StateStore, StoreError,
-    StoredSession, SummaryRow, WorkerId, WorkerRecord, rules,
+    Change, ChangeStream, Chunk, ChunkHeader, Commit, EventRow, Fence, Lease, LeaseAnswer,
+    RowChange, RowKey, SessionFilter, SessionPage, SessionSize, SessionSummary, StateStore,
+    StoreError, StoredSession, SummaryRow, WorkerId, WorkerRecord, rules,
 };
 use crate::ids::{ChunkId, EventCursor, LeaseEpoch, Revision, SessionId};
 
@@ -76,9 +76,9 @@ impl MemoryStateStore {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn announce(&self, session: &SessionId) {
+    fn announce(&self, change: Change) {
         // Nobody listening is no error.
-        let _ = self.shared.changes.send(Change::Session(session.clone()));
+        let _ = self.shared.changes.send(change);
     }
 }
 
@@ -110,12 +110,20 @@ impl Content {
         &mut self,
         id: &SessionId,
         expected: Revision,
-        fence: Option<LeaseEpoch>,
+        fence: Option<Fence>,
         commit: Commit,
     ) -> Result<Revision, StoreError> {
         let present = self.sessions.get(id);
-        let held = present.filter(|it| it.holder.is_some()).map(|it| it.epoch);
-        rules::check_fence(fence, held)?;
+        let lease = present.map(|it| rules::LeaseTerm {
+            epoch: it.epoch,
+            is_held: it.holder.is_some(),
+        });
+        rules::check_fence(fence.as_ref(), lease)?;
+        if let Some(fence @ Fence::Take { worker, .. }) = &fence
+            && !self.workers.contains_key(worker)
+        {
+            return Err(rules::fenced(fence));
+        }
         rules::check_revision(expected, present.map(|it| it.revision))?;
         check_commit(present, &commit)?;
 
@@ -126,6 +134,14 @@ impl Content {
             ..Session::default()
         });
         session.apply(commit);
+        match fence {
+            Some(Fence::Take { worker, epoch }) => {
+                session.epoch = epoch;
+                session.holder = Some(worker);
+            }
+            Some(Fence::Release(_)) => session.holder = None,
+            Some(Fence::Hold(_)) | None => {}
+        }
         Ok(session.revision)
     }
 
@@ -222,6 +238,7 @@ impl StateStore for MemoryStateStore {
             state: it.state.clone(),
             head: it.head,
             lease: content.lease(it),
+            epoch: it.epoch,
         }))
     }
 
@@ -229,11 +246,16 @@ impl StateStore for MemoryStateStore {
         &self,
         session: &SessionId,
         expected: Revision,
-        fence: Option<LeaseEpoch>,
+        fence: Option<Fence>,
         commit: Commit,
     ) -> Result<Revision, StoreError> {
+        let due_at = commit.summary.due_at;
         let revision = self.content().commit(session, expected, fence, commit)?;
-        self.announce(session);
+        self.announce(Change::Committed {
+            session: session.clone(),
+            revision,
+            due_at,
+        });
         Ok(revision)
     }
 
@@ -410,7 +432,7 @@ impl StateStore for MemoryStateStore {
             };
             content.deleted.insert(session.clone(), tombstone);
         }
-        self.announce(session);
+        self.announce(Change::Deleted(session.clone()));
         Ok(true)
     }
 }

@@ -16,14 +16,14 @@ mod sqlite;
 
 use async_trait::async_trait;
 
-use crate::ids::{ChunkId, EventCursor, LeaseEpoch, Revision, SessionId};
+use crate::ids::{ChunkId, EventCursor, LeaseEpoch, Revision, SessionId, Timestamp};
 
 pub use crate::commit::{
     Chunk, ChunkCodec, ChunkHeader, Commit, EventRow, RowChange, RowKey, RowKind, SessionStatus,
     SessionSummary,
 };
 pub use error::{BackendSource, StoreError};
-pub use lease::{Lease, LeaseAnswer, WorkerId, WorkerRecord};
+pub use lease::{Fence, Lease, LeaseAnswer, WorkerId, WorkerRecord};
 pub use listing::{SessionFilter, SessionPage, SummaryRow};
 pub use memory::MemoryStateStore;
 pub(crate) use patience::{Patience, read_patiently};
@@ -45,6 +45,8 @@ pub struct StoredSession {
     pub head: Option<ChunkId>,
     /// Who runs the session's Steps, if anybody does.
     pub lease: Option<Lease>,
+    /// The epoch of the last lease that was taken, held or not; zero before the first.
+    pub epoch: LeaseEpoch,
 }
 
 /// What a session takes. Created by [`StateStore::size`].
@@ -69,10 +71,30 @@ pub struct SessionSize {
     reason = "stores that hosts write build it, readers match on it"
 )]
 pub enum Change {
-    /// The session was committed or deleted.
-    Session(SessionId),
+    /// The session was committed.
+    Committed {
+        /// Which session.
+        session: SessionId,
+        /// The revision that this commit, or one after it, made.
+        revision: Revision,
+        /// What that commit said in [`SessionSummary::due_at`].
+        due_at: Option<Timestamp>,
+    },
+    /// The session was deleted.
+    Deleted(SessionId),
     /// Some changes were missed; look at everything again.
     Missed,
+}
+
+impl Change {
+    /// Returns which session changed; `None` when it may be any.
+    #[must_use]
+    pub const fn session(&self) -> Option<&SessionId> {
+        match self {
+            Self::Committed { session, .. } | Self::Deleted(session) => Some(session),
+            Self::Missed => None,
+        }
+    }
 }
 
 /// Wake-ups: which sessions changed, in this process or another. Created by [`StateStore::changes`].
@@ -114,13 +136,13 @@ pub trait StateStore: Send + Sync + std::fmt::Debug {
 
     /// Commits one reduction. After it returned `Ok`, all of it survives the death of this process
     /// (and, for a durable store, of the machine), and every later read sees it. `expected` is the
-    /// revision the reduction was made on, zero to create the session. With a `fence` it holds only
-    /// while that epoch owns the session's lease. Returns the new revision: `expected` plus one, and
+    /// revision the reduction was made on, zero to create the session. With a [`Fence`] it holds only as
+    /// that says of the session's lease. Returns the new revision: `expected` plus one, and
     /// for a session whose id was deleted before, one more than the deleted session had, so that
     /// nobody commits to the new one what was reduced from the old one.
     ///
     /// # Errors
-    /// `Fenced` when the lease has another epoch or is gone, whatever the revision; else `Conflict`
+    /// `Fenced` when the lease is not as the fence demands, whatever the revision; else `Conflict`
     /// when the revision is another one (for zero: the session exists; otherwise an `actual` of zero
     /// says that it does not), `Corrupt` when a chunk id, parent, head or cursor does not fit;
     /// `Ambiguous` when it may or may not hold: read back before anything else. After any other
@@ -129,7 +151,7 @@ pub trait StateStore: Send + Sync + std::fmt::Debug {
         &self,
         session: &SessionId,
         expected: Revision,
-        fence: Option<LeaseEpoch>,
+        fence: Option<Fence>,
         commit: Commit,
     ) -> Result<Revision, StoreError>;
 
@@ -235,8 +257,9 @@ pub trait StateStore: Send + Sync + std::fmt::Debug {
     -> Result<(), StoreError>;
 
     /// Returns a stream of wake-ups from now on: at least one after each commit or deletion, also
-    /// of other processes over the same store; several quick ones to a session may be told as one.
-    /// It is a hint: who gets it looks at the store. It may start with [`Change::Missed`].
+    /// of other processes over the same store; several quick ones to a session may be told as one,
+    /// which is then the last of them. It is a hint: the session may have changed again since. It
+    /// may start with [`Change::Missed`].
     fn changes(&self) -> ChangeStream;
 
     /// Removes the session and everything stored under it; true when there was one. Its id may be

@@ -1,17 +1,32 @@
 //! What both stores refuse, in one place, so that they refuse it alike.
 
-use super::{EventRow, SessionFilter, SessionSummary, StoreError};
+use super::{EventRow, Fence, SessionFilter, SessionSummary, StoreError};
 use crate::ids::{ChunkId, EventCursor, LeaseEpoch, Revision};
 
-/// Refuses a caller whose epoch does not own the lease; `held` is the epoch of a held lease.
+/// The lease of a session that exists.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LeaseTerm {
+    pub(super) epoch: LeaseEpoch,
+    pub(super) is_held: bool,
+}
+
+/// Refuses a caller for whom the lease is not as the fence demands. That who takes a lease is
+/// registered is the store's to check.
 pub(super) fn check_fence(
-    fence: Option<LeaseEpoch>,
-    held: Option<LeaseEpoch>,
+    fence: Option<&Fence>,
+    lease: Option<LeaseTerm>,
 ) -> Result<(), StoreError> {
-    if fence.is_none() || fence == held {
-        Ok(())
-    } else {
-        Err(StoreError::Fenced { held: fence })
+    let Some(fence) = fence else { return Ok(()) };
+    let is_met = lease.is_some_and(|it| match fence {
+        Fence::Take { epoch, .. } => !it.is_held && it.epoch.0.checked_add(1) == Some(epoch.0),
+        Fence::Hold(epoch) | Fence::Release(epoch) => it.is_held && it.epoch == *epoch,
+    });
+    if is_met { Ok(()) } else { Err(fenced(fence)) }
+}
+
+pub(super) fn fenced(fence: &Fence) -> StoreError {
+    StoreError::Fenced {
+        held: Some(fence.epoch()),
     }
 }
 

@@ -99,18 +99,6 @@ async fn decided_after_parking(version: &str) {
         world.start_engine().await;
         approve(&world, &session, &open[order[2]]).await;
         check_four_calls(&world, &session).await;
-        if let Cli::Real { api, .. } = &world.cli {
-            for r in api.main_requests() {
-                println!(
-                    "REQ {:?} results {:?}",
-                    r.last_user_texts()
-                        .iter()
-                        .map(|t| t.chars().take(60).collect::<String>())
-                        .collect::<Vec<_>>(),
-                    r.tool_results()
-                );
-            }
-        }
         assert_eq!(
             (world.starts(), model_requests(&world)),
             (2, 2),
@@ -165,4 +153,51 @@ async fn four_calls_decided_natively_cost_five_processes_on_cli_2_1_316() {
 #[tokio::test]
 async fn four_calls_decided_natively_cost_five_processes_on_cli_2_1_332() {
     decided_natively("2.1.332").await;
+}
+
+/// design.md 4: the next message finds the process warm; after a restart, or with the process ended,
+/// another one starts and knows the same.
+async fn stays_for_the_next_message(version: &str) {
+    let Some(mut world) = World::real_with(version, GatedCallWait::Live).await else {
+        return;
+    };
+    let session = world.start_session("warm", "script: say one").await;
+    world.wait_for_turns(&session, 1).await;
+    world
+        .send(&session, r#"script: call refund {"order_id":"7"}"#)
+        .await;
+    world.approve(&session).await;
+    world.wait_for_turns(&session, 2).await;
+    assert_eq!(
+        world.last_answer(&session).await,
+        "refund: order 7 is refunded"
+    );
+    world
+        .send(&session, r#"script: call lookup {"order_id":"8"}"#)
+        .await;
+    world.wait_for_turns(&session, 3).await;
+    assert_eq!(world.starts(), 1);
+    world.shut_down().await;
+    world.start_engine().await;
+    world.send(&session, "script: recall").await;
+    world.wait_for_turns(&session, 4).await;
+    assert_eq!(world.starts(), 2);
+    let earlier = [
+        "script: say one",
+        r#"script: call refund {"order_id":"7"}"#,
+        r#"script: call lookup {"order_id":"8"}"#,
+    ];
+    let recalled = format!("recalled: {}", earlier.join(" | "));
+    assert_eq!(world.last_answer(&session).await, recalled);
+    world.check_cli().await;
+}
+
+#[tokio::test]
+async fn the_next_message_finds_the_process_warm_on_cli_2_1_316() {
+    stays_for_the_next_message("2.1.316").await;
+}
+
+#[tokio::test]
+async fn the_next_message_finds_the_process_warm_on_cli_2_1_332() {
+    stays_for_the_next_message("2.1.332").await;
 }

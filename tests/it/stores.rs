@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use abide::ids::{EventCursor, LeaseEpoch, Revision, SessionId};
+use abide::ids::{EventCursor, LeaseEpoch, Revision, SessionId, Timestamp};
 use abide::store::{
-    Change, ChangeStream, Commit, EventRow, LeaseAnswer, MemoryStateStore, SqliteStateStore,
-    StateStore, StoreError, WorkerId, WorkerRecord,
+    Change, ChangeStream, Commit, EventRow, Fence, LeaseAnswer, MemoryStateStore, SessionSummary,
+    SqliteStateStore, StateStore, StoreError, WorkerId, WorkerRecord,
 };
 use abide::testing::conformance;
 use rusqlite::Connection;
@@ -149,7 +149,7 @@ async fn two_stores_over_one_file_agree() {
         .unwrap();
     assert_eq!(taken, LeaseAnswer::Granted(LeaseEpoch(2)));
     let late = first
-        .commit(&session, Revision(1), Some(old), state("late"))
+        .commit(&session, Revision(1), Some(Fence::Hold(old)), state("late"))
         .await;
     assert!(
         matches!(late, Err(StoreError::Fenced { held: Some(it) }) if it == old),
@@ -201,22 +201,42 @@ async fn a_commit_of_another_store_wakes_the_listeners() {
             .commit(&id(name), Revision(0), None, state("s"))
             .await
             .unwrap();
-        assert_eq!(next(&mut stream).await, Change::Session(id(name)));
+        assert_eq!(next(&mut stream).await, committed(name, 1));
     }
     writing.delete(&id("a")).await.unwrap();
-    assert_eq!(next(&mut stream).await, Change::Session(id("a")));
+    assert_eq!(next(&mut stream).await, Change::Deleted(id("a")));
 
     // Its own commits are told once, by the writer and not again by the watcher.
     listening
         .commit(&id("own"), Revision(0), None, state("s"))
         .await
         .unwrap();
-    assert_eq!(next(&mut stream).await, Change::Session(id("own")));
+    assert_eq!(next(&mut stream).await, committed("own", 1));
+    let due = Commit {
+        summary: SessionSummary {
+            due_at: Some(Timestamp(7)),
+            ..SessionSummary::default()
+        },
+        ..state("s")
+    };
     writing
-        .commit(&id("b/c"), Revision(1), None, state("s"))
+        .commit(&id("b/c"), Revision(1), None, due)
         .await
         .unwrap();
-    assert_eq!(next(&mut stream).await, Change::Session(id("b/c")));
+    let told = Change::Committed {
+        session: id("b/c"),
+        revision: Revision(2),
+        due_at: Some(Timestamp(7)),
+    };
+    assert_eq!(next(&mut stream).await, told);
+}
+
+fn committed(session: &str, revision: u64) -> Change {
+    Change::Committed {
+        session: id(session),
+        revision: Revision(revision),
+        due_at: None,
+    }
 }
 
 /// Who listens again after nobody did is told that it may have missed something.
@@ -301,7 +321,7 @@ async fn a_newer_file_is_refused() {
             error,
             StoreError::TooNew {
                 found: 7,
-                supported: 1,
+                supported: 2,
                 ..
             }
         )

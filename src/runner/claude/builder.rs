@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::hooks::Hooks;
+use super::warm::WarmProcesses;
 use super::{ClaudeAgentRunner, GatedCallWait, LiveProof, OptionsSource};
 use crate::definition::DefinitionError;
 use crate::policy::ToolPolicies;
@@ -188,6 +189,7 @@ impl ClaudeAgentRunnerBuilder {
             launcher,
             gated_calls: self.gated_calls,
             live: LiveProof::default(),
+            warm: WarmProcesses::default(),
         };
         if let OptionsSource::Fixed(options) = &runner.options {
             options

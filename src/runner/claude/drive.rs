@@ -10,11 +10,12 @@ use tokio::time::Instant;
 use super::hooks::HookRuns;
 use super::mcp::{McpReply, ToolServer};
 use super::redaction::Redaction;
+use super::warm::Resident;
 use super::{CliVersionPolicy, LIVE_CLI_VERSIONS, LiveProof, TESTED_CLI_VERSIONS};
 use crate::failure::{AttemptFailure, FailureClass};
-use crate::ids::{Revision, ToolCallId};
+use crate::ids::{ClaudeSessionId, Revision, ToolCallId};
 use crate::protocol::decode_line;
-use crate::runner::{LinkError, SegmentLink};
+use crate::runner::{LinkError, ProcessSlot, SegmentLink};
 use crate::segment::{Action, HooksAnswer, ProcessEnd, Segment, Standing};
 use crate::transport::{CliError, CliExit, CliLauncher, CliProcess, LaunchSpec};
 use crate::turn::{RunModelOutcome, SegmentEvent, SegmentReply};
@@ -24,6 +25,9 @@ const EXIT_GRACE: Duration = Duration::from_secs(2);
 
 /// How much of stderr becomes part of a failure, in bytes: its end says what went wrong.
 const STDERR_BYTES_MAX: usize = 1_000;
+
+/// A longer live window is as good as none: it is never met.
+const WINDOW_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// How many events may wait for the session before the CLI's output has to wait for them.
 const EVENTS_WAITING_MAX: usize = 64;
@@ -53,6 +57,19 @@ pub(super) struct Care {
     pub(super) live: LiveProof,
 }
 
+/// What a segment runs on: a process that is there, or one to start.
+pub(super) enum Source {
+    Start(LaunchSpec, ToolServer),
+    Warm(Resident),
+}
+
+/// A segment that ended well, with its process if that stays.
+pub(super) struct Driven {
+    pub(super) outcome: RunModelOutcome,
+    /// The process, with its Claude session and the last entry of its transcript.
+    pub(super) resident: Option<(Resident, ClaudeSessionId, String)>,
+}
+
 struct Driver {
     segment: Segment,
     process: Box<dyn CliProcess>,
@@ -66,6 +83,7 @@ struct Driver {
     // The last commit of the session that was seen.
     seen: Revision,
     window: Window,
+    slot: Option<ProcessSlot>,
 }
 
 /// How long the process waits for people.
@@ -75,20 +93,27 @@ struct Window {
     ends: Option<Instant>,
 }
 
-/// Runs the segment to its end. The process is ended when this returns or is dropped.
+/// Runs the segment to its end. The process is ended when this returns or is dropped, unless it is
+/// part of what is returned.
 pub(super) async fn drive(
     launcher: &dyn CliLauncher,
-    spec: LaunchSpec,
+    source: Source,
     segment: Segment,
-    server: ToolServer,
     hooks: HookRuns,
     link: SegmentLink,
+    slot: Option<ProcessSlot>,
     care: Care,
-) -> Result<RunModelOutcome, AttemptFailure> {
-    let process = launcher
-        .launch(spec)
-        .await
-        .map_err(|error| care.redaction.failure(failure_of(&error)))?;
+) -> Result<Driven, AttemptFailure> {
+    let (process, server) = match source {
+        Source::Start(spec, server) => {
+            let process = launcher
+                .launch(spec)
+                .await
+                .map_err(|error| care.redaction.failure(failure_of(&error)))?;
+            (process, server)
+        }
+        Source::Warm(resident) => (resident.process, resident.server),
+    };
     let window = Window {
         length: care.live_window,
         ends: None,
@@ -104,17 +129,57 @@ pub(super) async fn drive(
         delivery: None,
         seen: Revision(0),
         window,
+        slot,
     };
-    let end = match driver.run().await {
-        Ok(()) => driver.segment.finish().map(|end| end.outcome),
-        Err(failure) => Err(failure),
-    };
-    end.map_err(|failure| driver.care.redaction.failure(failure))
+    match driver.run().await {
+        Ok(()) => driver.finish(),
+        Err(failure) => Err(driver.care.redaction.failure(failure)),
+    }
 }
 
 impl Driver {
+    fn finish(self) -> Result<Driven, AttemptFailure> {
+        let stays = self.segment.stays();
+        let end = match self.segment.finish() {
+            Ok(end) => end,
+            Err(failure) => return Err(self.care.redaction.failure(failure)),
+        };
+        let resident = match (
+            end.outcome.is_completed() && stays,
+            self.slot,
+            end.stands_at,
+        ) {
+            (true, Some(slot), Some((session, last_entry))) => {
+                let resident = Resident {
+                    process: self.process,
+                    server: self.server,
+                    slot,
+                };
+                Some((resident, session, last_entry))
+            }
+            // What the CLI does until its end is nobody's business any more.
+            (_, _, _) => None,
+        };
+        Ok(Driven {
+            outcome: end.outcome,
+            resident,
+        })
+    }
+
+    /// Gives the place to run back while the CLI waits for a record, and takes one again before it
+    /// goes on.
+    async fn keep_place(&mut self) {
+        let Some(slot) = &mut self.slot else { return };
+        if self.segment.is_idle() {
+            slot.wait();
+        } else if !self.segment.is_ended() {
+            slot.run().await;
+        }
+    }
+
     async fn run(&mut self) -> Result<(), AttemptFailure> {
         loop {
+            self.keep_place().await;
             self.drain()?;
             // What was reported must be answered before the end: a start mark that is granted late
             // has an end of its own.
@@ -155,11 +220,18 @@ impl Driver {
         self.window.ends = match self.window.ends {
             _ if !self.segment.waits_for_people() => None,
             Some(ends) => Some(ends),
-            None => Some(Instant::now() + self.window.length),
+            None => Some(Instant::now() + self.window.length.min(WINDOW_MAX)),
         };
         let window = async {
             match self.window.ends {
                 Some(ends) => tokio::time::sleep_until(ends).await,
+                None => std::future::pending().await,
+            }
+        };
+        let waits_for_people = self.window.ends.is_some();
+        let evicted = async {
+            match &self.slot {
+                Some(slot) => slot.evicted().await,
                 None => std::future::pending().await,
             }
         };
@@ -185,6 +257,8 @@ impl Driver {
             (event, answer) = delivery => Happened::Session(event, answer),
             revision = committed, if watches => Happened::Committed(revision),
             () = window => Happened::WindowOver,
+            // Another process needs the place more.
+            () = evicted, if waits_for_people => Happened::WindowOver,
         }
     }
 

@@ -32,7 +32,13 @@ pub(super) struct ServedTools {
     /// call only when the tool is listed.
     pub(super) replay_only: Option<String>,
     pub(super) session_id: SessionId,
-    pub(super) turn_id: TurnId,
+}
+
+/// A permit with the turn that it was given in.
+#[derive(Debug, Clone)]
+struct Permitted {
+    permit: McpPermit,
+    turn_id: TurnId,
 }
 
 /// The tool server of one CLI process. Created by [`ToolServer::start`]; dropping it cancels what
@@ -44,6 +50,7 @@ pub(super) struct ToolServer {
     waiting: HashMap<RequestId, String>,
     // Answers that need no rmcp.
     ready: VecDeque<McpReply>,
+    turn_id: TurnId,
     _service: RunningService<RoleServer, Handler>,
 }
 
@@ -58,7 +65,7 @@ pub(super) struct McpReply {
 
 impl ToolServer {
     /// Starts a server. Must be called inside a tokio runtime.
-    pub(super) fn start(served: ServedTools) -> Self {
+    pub(super) fn start(served: ServedTools, turn_id: TurnId) -> Self {
         let (inbound, from_cli) = mpsc::unbounded_channel();
         let (to_cli, outbound) = mpsc::unbounded_channel();
         let bridge = Bridge {
@@ -72,8 +79,14 @@ impl ToolServer {
             outbound,
             waiting: HashMap::new(),
             ready: VecDeque::new(),
+            turn_id,
             _service: service,
         }
+    }
+
+    /// From here on calls belong to this turn.
+    pub(super) const fn serve_turn(&mut self, turn_id: TurnId) {
+        self.turn_id = turn_id;
     }
 
     /// Takes one message of the CLI, with what may be done about it.
@@ -95,7 +108,9 @@ impl ToolServer {
                     return;
                 }
                 // The permit travels with its request, so that nothing can take another's.
-                request.request.extensions_mut().insert(permit);
+                let turn_id = self.turn_id;
+                let permitted = Permitted { permit, turn_id };
+                request.request.extensions_mut().insert(permitted);
                 self.waiting.insert(request.id.clone(), request_id.clone());
             }
             JsonRpcMessage::Notification(notification) => {
@@ -277,20 +292,24 @@ impl ServerHandler for Handler {
         _: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let result = match context.extensions.get::<McpPermit>() {
-            Some(McpPermit::Run {
-                tool_call_id,
-                tool_name,
-                arguments,
-            }) => {
+        let permitted = context.extensions.get::<Permitted>();
+        let result = match permitted.map(|it| (&it.permit, it.turn_id)) {
+            Some((
+                McpPermit::Run {
+                    tool_call_id,
+                    tool_name,
+                    arguments,
+                },
+                turn_id,
+            )) => {
                 tokio::select! {
-                    result = self.run(tool_call_id.clone(), tool_name, arguments) => result,
+                    result = self.run(turn_id, tool_call_id.clone(), tool_name, arguments) => result,
                     // The reply goes nowhere: dropping the handler is what counts.
                     () = context.ct.cancelled() => error("the call was cancelled"),
                 }
             }
-            Some(McpPermit::Replay { text, is_error }) => result(text, *is_error),
-            Some(McpPermit::Refuse | McpPermit::Protocol) | None => {
+            Some((McpPermit::Replay { text, is_error }, _)) => result(text, *is_error),
+            Some((McpPermit::Refuse | McpPermit::Protocol, _)) | None => {
                 error("the call did not run: it was not permitted")
             }
         };
@@ -301,6 +320,7 @@ impl ServerHandler for Handler {
 impl Handler {
     async fn run(
         &self,
+        turn_id: TurnId,
         tool_call_id: ToolCallId,
         tool_name: &str,
         arguments: &str,
@@ -308,7 +328,7 @@ impl Handler {
         let Some(tool) = self.0.tools.get(tool_name) else {
             return error("the call did not run: there is no such tool");
         };
-        let context = ToolContext::inline(self.0.session_id.clone(), self.0.turn_id, tool_call_id);
+        let context = ToolContext::inline(self.0.session_id.clone(), turn_id, tool_call_id);
         match run_guarded(tool, arguments, context).await {
             ToolEnd::Output(output) => result(&output.text, output.is_error),
             ToolEnd::Failed(text) | ToolEnd::InvalidArguments(text) => error(&text),

@@ -8,6 +8,7 @@ mod mcp;
 mod options;
 mod planning;
 mod redaction;
+mod warm;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,10 +32,11 @@ pub use options::{
     SubAgent,
 };
 
-use drive::Care;
+use drive::{Care, Source};
 use options::AgentTools;
 use planning::Planned;
 use redaction::Redaction;
+use warm::{StartedWith, WarmKey, WarmProcesses};
 
 use hooks::{HookRuns, Hooks};
 use mcp::{ServedTools, ToolServer};
@@ -89,6 +91,7 @@ pub struct ClaudeAgentRunner {
     launcher: Arc<dyn CliLauncher>,
     gated_calls: GatedCallWait,
     live: LiveProof,
+    warm: WarmProcesses,
 }
 
 type OptionsFn =
@@ -163,31 +166,64 @@ impl AgentFrameworkRunner for ClaudeAgentRunner {
         let conversation = read_conversation(messages.iter().map(|it| &it.framework_item))?;
         drop(messages);
         let Planned {
-            segment: plan,
-            launch: spec,
+            mut segment,
+            launch,
+            warm,
         } = self.plan(&options, conversation, &request)?;
-        let replay_only = request
-            .calls
-            .last()
-            .map(|it| it.tool_name.clone())
-            .filter(|it| !self.tools.contains_key(it));
-        let segment = Segment::new(plan)?;
-        let server = ToolServer::start(ServedTools {
-            server_name: self.server_name.clone(),
-            tools: self.tools.clone(),
-            replay_only,
-            session_id: request.context.session_id.clone(),
-            turn_id: request.context.turn_id,
-        });
+        let context = request.context;
+        let resident = match &warm {
+            Some(key) => {
+                (self.warm)
+                    .claim(&context.session_id, key, context.epoch)
+                    .await
+            }
+            None => None,
+        };
+        segment.is_warm = resident.is_some();
+        let stays_with = StartedWith::of(&launch, &segment.setup);
         let care = Care {
             versions: options.cli_version_policy,
-            redaction: Redaction::of(&spec.environment, &options.mcp_servers),
-            live_window: request.context.live_window,
+            redaction: Redaction::of(&launch.environment, &options.mcp_servers),
+            live_window: context.live_window,
             live: self.live.clone(),
         };
-        let hooks = HookRuns::new(self.hooks.clone(), request.context);
+        let segment = Segment::new(segment)?;
+        let source = match resident {
+            Some(mut resident) => {
+                resident.server.serve_turn(context.turn_id);
+                Source::Warm(resident)
+            }
+            None => {
+                let replay_only = (request.calls.last())
+                    .map(|it| it.tool_name.clone())
+                    .filter(|it| !self.tools.contains_key(it));
+                let served = ServedTools {
+                    server_name: self.server_name.clone(),
+                    tools: self.tools.clone(),
+                    replay_only,
+                    session_id: context.session_id.clone(),
+                };
+                Source::Start(launch, ToolServer::start(served, context.turn_id))
+            }
+        };
+        let (session, epoch, window) = (
+            context.session_id.clone(),
+            context.epoch,
+            context.live_window,
+        );
+        let hooks = HookRuns::new(self.hooks.clone(), context);
         let launcher = self.launcher.as_ref();
-        drive::drive(launcher, spec, segment, server, hooks, link, care).await
+        let driven =
+            drive::drive(launcher, source, segment, hooks, link, request.slot, care).await?;
+        if let Some((resident, claude_session, last_entry)) = driven.resident {
+            let key = WarmKey {
+                claude_session,
+                last_entry,
+                started_with: stays_with,
+            };
+            self.warm.keep(session, key, epoch, resident, window);
+        }
+        Ok(driven.outcome)
     }
 
     async fn call_tool(&self, call: ToolCallRequest) -> ToolCallEnd {

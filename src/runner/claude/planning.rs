@@ -1,6 +1,7 @@
 //! What one CLI process starts from: the segment's plan and the launch.
 
 use super::options::ClaudeAgentOptions;
+use super::warm::{StartedWith, WarmKey};
 use super::{ClaudeAgentRunner, GatedCallWait};
 use crate::failure::{AttemptFailure, FailureClass};
 use crate::protocol::{AgentSetup, Launch, mcp_config};
@@ -13,12 +14,14 @@ use crate::transport::{LaunchFile, LaunchSpec, ResumedTranscript};
 
 /// Makes the CLI go on with a turn that its transcript ends in the middle of (spec/cli-protocol.md
 /// 17d, 17f).
-const RESUME_INTERRUPTED_TURN: &str = "CLAUDE_CODE_RESUME_INTERRUPTED_TURN";
+pub(super) const RESUME_INTERRUPTED_TURN: &str = "CLAUDE_CODE_RESUME_INTERRUPTED_TURN";
 
 /// A segment and the process for it.
 pub(super) struct Planned {
     pub(super) segment: SegmentPlan,
     pub(super) launch: LaunchSpec,
+    /// Where a process must stand to be used again; `None` when none may be.
+    pub(super) warm: Option<WarmKey>,
 }
 
 impl ClaudeAgentRunner {
@@ -41,14 +44,32 @@ impl ClaudeAgentRunner {
             (GatedPath::Native, _) => start_native(&mut segment, conversation, request)?,
         };
         let is_interrupted = matches!(segment.start, SegmentStart::Continue { .. });
-        let transcript = session.map(|it| ResumedTranscript::new(it, entries));
+        let last_entry = last_entry(&entries);
+        let transcript = (session.clone()).map(|it| ResumedTranscript::new(it, entries));
         let mut launch = self.launch_spec(options, transcript);
         if is_interrupted {
             launch
                 .environment
                 .insert(RESUME_INTERRUPTED_TURN.to_owned(), "1".to_owned());
         }
-        Ok(Planned { segment, launch })
+        let started_with = StartedWith::of(&launch, &segment.setup);
+        let warm = match (&segment.start, session, last_entry) {
+            (SegmentStart::Turn { .. }, Some(claude_session), Some(last_entry))
+                if segment.stays =>
+            {
+                Some(WarmKey {
+                    claude_session,
+                    last_entry,
+                    started_with,
+                })
+            }
+            (_, _, _) => None,
+        };
+        Ok(Planned {
+            segment,
+            launch,
+            warm,
+        })
     }
 
     fn segment_plan(
@@ -77,6 +98,10 @@ impl ClaudeAgentRunner {
             answered: std::collections::BTreeSet::new(),
             offered: options.tools.iter().cloned().collect(),
             path,
+            is_warm: false,
+            stays: path == GatedPath::Live
+                && request.slot.is_some()
+                && !context.live_window.is_zero(),
             start: SegmentStart::Turn {
                 prompt: conversation.unread.clone(),
                 uuid: Some(prompt_uuid(
@@ -126,6 +151,10 @@ impl ClaudeAgentRunner {
         }
         spec
     }
+}
+
+fn last_entry(entries: &[TranscriptEntry]) -> Option<String> {
+    entries.iter().rev().find_map(|it| it.head().ok()?.uuid)
 }
 
 /// A turn starts: the CLI gets a prompt.

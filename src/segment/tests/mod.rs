@@ -5,7 +5,9 @@ mod changed;
 mod endings;
 mod gating;
 mod hooks;
+mod live;
 mod others;
+mod plans;
 mod results;
 mod resuming;
 mod reuse;
@@ -320,6 +322,8 @@ pub(super) fn plan(start: SegmentStart) -> SegmentPlan {
         answered: BTreeSet::new(),
         offered: BTreeSet::new(),
         path: GatedPath::Native,
+        is_warm: false,
+        stays: false,
         start,
     }
 }

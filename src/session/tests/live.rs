@@ -146,7 +146,7 @@ fn a_turn_parks_only_while_nobody_has_decided() {
     assert_eq!(texts, ["hello", "let me see", "more", "bye"]);
 }
 
-/// design.md 4: a lost segment with open calls is parked, and no CLI starts before all are final; one
+/// G7, design.md 4: a lost segment with open calls is parked, and no CLI starts before all are final; one
 /// without goes on from its checkpoint.
 #[test]
 fn a_lost_segment_with_open_calls_is_parked() {

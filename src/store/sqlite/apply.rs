@@ -7,7 +7,7 @@ use super::read;
 use super::values::PackedCommit;
 use crate::ids::{ChunkId, EventCursor, LeaseEpoch, Revision, SessionId};
 use crate::store::{
-    Chunk, LeaseAnswer, RowChange, SessionSummary, StoreError, WorkerId, WorkerRecord, rules,
+    Chunk, Fence, LeaseAnswer, RowChange, SessionSummary, StoreError, WorkerId, WorkerRecord, rules,
 };
 
 /// Marks what a transaction changes, for other stores over the same file.
@@ -22,8 +22,7 @@ struct Present {
     number: i64,
     revision: Revision,
     last_cursor: EventCursor,
-    epoch: LeaseEpoch,
-    is_held: bool,
+    lease: rules::LeaseTerm,
 }
 
 pub(super) fn commit(
@@ -31,13 +30,17 @@ pub(super) fn commit(
     stamp: Stamp,
     id: &SessionId,
     expected: Revision,
-    fence: Option<LeaseEpoch>,
+    fence: Option<&Fence>,
     packed: &PackedCommit,
 ) -> Result<Revision, Fault> {
     let commit = &packed.commit;
     let present = present(at, id)?;
-    let held = present.as_ref().filter(|it| it.is_held).map(|it| it.epoch);
-    rules::check_fence(fence, held)?;
+    rules::check_fence(fence, present.as_ref().map(|it| it.lease))?;
+    if let Some(fence @ Fence::Take { worker, .. }) = fence
+        && !is_registered(at, worker)?
+    {
+        return Err(rules::fenced(fence).into());
+    }
     rules::check_revision(expected, present.as_ref().map(|it| it.revision))?;
     let session = match present {
         Some(it) => it,
@@ -74,6 +77,11 @@ pub(super) fn commit(
         .execute(params![session.number, commit.state])?;
     change_rows(at, session.number, packed)?;
     insert_events(at, session.number, packed)?;
+    match fence {
+        Some(Fence::Take { worker, epoch }) => set_lease(at, session.number, *epoch, Some(worker))?,
+        Some(Fence::Release(epoch)) => set_lease(at, session.number, *epoch, None)?,
+        Some(Fence::Hold(_)) | None => {}
+    }
     Ok(revision)
 }
 
@@ -87,8 +95,10 @@ fn present(at: &Connection, id: &SessionId) -> rusqlite::Result<Option<Present>>
             number: row.get(0)?,
             revision: Revision(count(row, 1)?),
             last_cursor: EventCursor(count(row, 2)?),
-            epoch: LeaseEpoch(count(row, 3)?),
-            is_held: row.get(4)?,
+            lease: rules::LeaseTerm {
+                epoch: LeaseEpoch(count(row, 3)?),
+                is_held: row.get(4)?,
+            },
         })
     })
     .optional()
@@ -119,8 +129,10 @@ fn create(at: &Connection, stamp: Stamp, id: &SessionId) -> Result<Present, Faul
         number,
         revision: Revision(revision),
         last_cursor: EventCursor(0),
-        epoch: LeaseEpoch(epoch),
-        is_held: false,
+        lease: rules::LeaseTerm {
+            epoch: LeaseEpoch(epoch),
+            is_held: false,
+        },
     })
 }
 
@@ -246,7 +258,7 @@ pub(super) fn delete(at: &Connection, stamp: Stamp, id: &SessionId) -> Result<bo
     .execute(params![
         id.as_str(),
         column(session.revision.0)?,
-        column(session.epoch.0)?,
+        column(session.lease.epoch.0)?,
         stamp.change_seq,
         stamp.change_by,
     ])?;
@@ -291,10 +303,7 @@ pub(super) fn acquire_lease(
     worker: &WorkerId,
     take_over: Option<LeaseEpoch>,
 ) -> Result<LeaseAnswer, Fault> {
-    let is_registered = at
-        .prepare_cached("SELECT 1 FROM workers WHERE id = ?1")?
-        .exists([worker.as_str()])?;
-    if !is_registered {
+    if !is_registered(at, worker)? {
         return Err(StoreError::Fenced { held: None }.into());
     }
     let Some(session) = present(at, id)? else {
@@ -312,10 +321,29 @@ pub(super) fn acquire_lease(
             LeaseAnswer::Held(lease)
         });
     }
-    let epoch = LeaseEpoch(session.epoch.0 + 1);
-    at.prepare_cached("UPDATE sessions SET lease_epoch = ?2, lease_worker = ?3 WHERE number = ?1")?
-        .execute(params![session.number, column(epoch.0)?, worker.as_str()])?;
+    let epoch = LeaseEpoch(session.lease.epoch.0 + 1);
+    set_lease(at, session.number, epoch, Some(worker))?;
     Ok(LeaseAnswer::Granted(epoch))
+}
+
+fn is_registered(at: &Connection, worker: &WorkerId) -> rusqlite::Result<bool> {
+    at.prepare_cached("SELECT 1 FROM workers WHERE id = ?1")?
+        .exists([worker.as_str()])
+}
+
+fn set_lease(
+    at: &Connection,
+    session: i64,
+    epoch: LeaseEpoch,
+    holder: Option<&WorkerId>,
+) -> Result<(), Fault> {
+    at.prepare_cached("UPDATE sessions SET lease_epoch = ?2, lease_worker = ?3 WHERE number = ?1")?
+        .execute(params![
+            session,
+            column(epoch.0)?,
+            holder.map(WorkerId::as_str)
+        ])?;
+    Ok(())
 }
 
 pub(super) fn release_lease(

@@ -22,8 +22,9 @@ use async_trait::async_trait;
 use tokio::sync::{broadcast, oneshot};
 
 use super::{
-    ChangeStream, Chunk, ChunkHeader, Commit, EventRow, LeaseAnswer, RowKey, SessionFilter,
-    SessionPage, SessionSize, StateStore, StoreError, StoredSession, WorkerId, WorkerRecord,
+    Change, ChangeStream, Chunk, ChunkHeader, Commit, EventRow, Fence, LeaseAnswer, RowKey,
+    SessionFilter, SessionPage, SessionSize, StateStore, StoreError, StoredSession, WorkerId,
+    WorkerRecord,
 };
 use crate::ids::{ChunkId, EventCursor, LeaseEpoch, Revision, SessionId};
 use values::PackedCommit;
@@ -114,7 +115,7 @@ impl StateStore for SqliteStateStore {
         &self,
         session: &SessionId,
         expected: Revision,
-        fence: Option<LeaseEpoch>,
+        fence: Option<Fence>,
         commit: Commit,
     ) -> Result<Revision, StoreError> {
         let session = session.clone();
@@ -122,10 +123,15 @@ impl StateStore for SqliteStateStore {
         let packed = PackedCommit::new(commit);
         self.writer
             .write("commit", move |at, stamp| {
+                let fence = fence.as_ref();
                 let revision = apply::commit(at, stamp, &session, expected, fence, &packed)?;
                 Ok(Done {
                     value: revision,
-                    changed: Some(session.clone()),
+                    changed: Some(Change::Committed {
+                        session: session.clone(),
+                        revision,
+                        due_at: packed.commit.summary.due_at,
+                    }),
                 })
             })
             .await
@@ -262,7 +268,7 @@ impl StateStore for SqliteStateStore {
                 let was_there = apply::delete(at, stamp, &session)?;
                 Ok(Done {
                     value: was_there,
-                    changed: was_there.then(|| session.clone()),
+                    changed: was_there.then(|| Change::Deleted(session.clone())),
                 })
             })
             .await

@@ -1,10 +1,12 @@
 //! The threads that read, beside the writer: a read never waits for a sync.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use rusqlite::types;
 use rusqlite::{Connection, OptionalExtension as _, Row, params, params_from_iter};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, oneshot};
 
 use super::failure::{Fault, bound, column, count, optional_count, time_column, time_from_column};
 use super::values::Value;
@@ -17,30 +19,81 @@ use crate::store::{
 
 type Job = Box<dyn FnOnce(&Connection) + Send>;
 
-/// The sending end of the readers' queue.
+/// The sending end of the readers' queue; dropping it ends the threads.
 #[derive(Debug)]
 pub(super) struct Readers {
-    jobs: mpsc::Sender<Job>,
+    queue: Arc<Queue>,
 }
 
 /// One reading thread's own things.
 pub(super) struct ReaderThread {
-    jobs: Arc<Mutex<mpsc::Receiver<Job>>>,
+    queue: Arc<Queue>,
     connection: Connection,
+}
+
+/// What waits to be read, for whichever thread is free. Not tokio's queue, which has one receiver:
+/// shared behind a lock, it wakes both threads for each job.
+struct Queue {
+    waiting: Mutex<Waiting>,
+    arrived: Condvar,
+    room: Arc<Semaphore>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    jobs: VecDeque<Job>,
+    is_closed: bool,
 }
 
 /// Makes both ends; [`ReaderThread::run`] is to be called on threads of their own.
 pub(super) fn channel(connections: Vec<Connection>) -> (Readers, Vec<ReaderThread>) {
-    let (sender, receiver) = mpsc::channel(QUEUE_MAX);
-    let receiver = Arc::new(Mutex::new(receiver));
+    let queue = Arc::new(Queue {
+        waiting: Mutex::default(),
+        arrived: Condvar::new(),
+        room: Arc::new(Semaphore::new(QUEUE_MAX)),
+    });
     let threads = connections
         .into_iter()
         .map(|connection| ReaderThread {
-            jobs: Arc::clone(&receiver),
+            queue: Arc::clone(&queue),
             connection,
         })
         .collect();
-    (Readers { jobs: sender }, threads)
+    (Readers { queue }, threads)
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, job: Job) {
+        self.lock().jobs.push_back(job);
+        self.arrived.notify_one();
+    }
+
+    /// Waits for the next job; `None` once the queue is closed and empty.
+    fn pop(&self) -> Option<Job> {
+        let is_idle = |it: &mut Waiting| it.jobs.is_empty() && !it.is_closed;
+        self.arrived
+            .wait_while(self.lock(), is_idle)
+            .unwrap_or_else(PoisonError::into_inner)
+            .jobs
+            .pop_front()
+    }
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Queue").finish_non_exhaustive()
+    }
+}
+
+impl Drop for Readers {
+    fn drop(&mut self) {
+        self.queue.lock().is_closed = true;
+        self.queue.arrived.notify_all();
+    }
 }
 
 impl Readers {
@@ -55,14 +108,17 @@ impl Readers {
             operation,
             source: "the store's thread has stopped".into(),
         };
+        let room = Arc::clone(&self.queue.room);
+        let permit = room.acquire_owned().await.map_err(|_| stopped())?;
         let job: Job = Box::new(move |connection| {
+            drop(permit);
             if !reply.is_closed() {
                 let result = on_snapshot(connection, work);
                 // The caller may have stopped waiting meanwhile.
                 let _ = reply.send(result.map_err(|it| it.into_error(operation)));
             }
         });
-        self.jobs.send(job).await.map_err(|_| stopped())?;
+        self.queue.push(job);
         answer.await.unwrap_or_else(|_| Err(stopped()))
     }
 }
@@ -70,14 +126,7 @@ impl Readers {
 impl ReaderThread {
     /// Reads until every [`Readers`] is gone and the queue is empty.
     pub(super) fn run(self) {
-        loop {
-            // Held while waiting: the other thread waits for the lock instead of the queue.
-            let next = self
-                .jobs
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .blocking_recv();
-            let Some(job) = next else { return };
+        while let Some(job) = self.queue.pop() {
             job(&self.connection);
         }
     }
@@ -97,7 +146,7 @@ pub(super) fn on_snapshot<T>(
 pub(super) fn load(at: &Connection, id: &SessionId) -> Result<Option<StoredSession>, Fault> {
     let session = at
         .prepare_cached(
-            "SELECT revision, state, head FROM sessions JOIN states ON session = number
+            "SELECT revision, state, head, lease_epoch FROM sessions JOIN states ON session = number
              WHERE id = ?1",
         )?
         .query_row([id.as_str()], |row| {
@@ -106,6 +155,7 @@ pub(super) fn load(at: &Connection, id: &SessionId) -> Result<Option<StoredSessi
                 state: row.get(1)?,
                 head: optional_count(row, 2)?.map(ChunkId),
                 lease: None,
+                epoch: LeaseEpoch(count(row, 3)?),
             })
         })
         .optional()?;

@@ -81,6 +81,8 @@ fn prepare(connection: &mut Connection, busy_wait: Duration) -> Result<(), Fault
             "it is read-only",
         )));
     }
+    // Heeded by a new file only.
+    connection.pragma_update(None, "page_size", PAGE_BYTES)?;
     enter_wal_mode(connection, busy_wait)?;
     // Two processes may create the file at once; the second one finds the tables.
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -174,6 +176,8 @@ const APPLICATION: i32 = i32::from_be_bytes(*b"abid");
 pub(super) const FORMAT: u32 = 2;
 /// Every statement of this module fits, so none is compiled twice.
 const STATEMENTS_MAX: usize = 64;
+/// A packed chunk is a kilobyte or two: of smaller pages a large part would stay empty.
+const PAGE_BYTES: u32 = 8192;
 /// How large the log may stay once it was written back: enough for it not to shrink and grow.
 const LOG_BYTES_KEPT: u32 = 64 << 20;
 /// Small beside the milliseconds that another process needs to create the file.

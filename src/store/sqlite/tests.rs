@@ -45,7 +45,11 @@ async fn create(
             let revision = apply::commit(at, stamp, &session, Revision(0), None, &commit)?;
             Ok(Done {
                 value: revision,
-                changed: Some(session.clone()),
+                changed: Some(Change::Committed {
+                    session: session.clone(),
+                    revision,
+                    due_at: None,
+                }),
             })
         })
         .await
@@ -106,7 +110,8 @@ async fn a_full_disk_fails_the_big_commit_and_not_its_group() {
     drop(writer);
     thread.join().unwrap();
     for name in ["a", "c", "b"] {
-        assert_eq!(told.recv().await, Ok(Change::Session(id(name))));
+        let change = told.recv().await.unwrap();
+        assert_eq!(change.session(), Some(&id(name)));
     }
     assert_eq!(told.recv().await, Err(broadcast::error::RecvError::Closed));
 }

@@ -6,10 +6,10 @@ use std::time::Duration;
 use rusqlite::{Connection, params};
 use tokio::sync::broadcast;
 
-use super::failure::{Fault, bound};
+use super::failure::{Fault, bound, optional_count, time_from_column};
 use super::read::on_snapshot;
 use super::writer::last_change;
-use crate::ids::SessionId;
+use crate::ids::{Revision, SessionId};
 use crate::store::{Change, ChangeStream, StoreError};
 
 /// The store's handle to its watching thread; dropping it ends the thread.
@@ -140,8 +140,8 @@ impl WatchThread {
         if changed.len() > CHANGES_TOLD_MAX {
             self.announce(Change::Missed);
         } else {
-            for session in changed {
-                self.announce(Change::Session(session));
+            for change in changed {
+                self.announce(change);
             }
         }
         Ok(Position {
@@ -150,12 +150,12 @@ impl WatchThread {
         })
     }
 
-    /// Returns the sessions that others changed; this store's own commits are told by its writer.
-    fn changed_since(&self, at: &Connection, change_seq: i64) -> Result<Vec<SessionId>, Fault> {
+    /// Returns what others changed; this store's own commits are told by its writer.
+    fn changed_since(&self, at: &Connection, change_seq: i64) -> Result<Vec<Change>, Fault> {
         let mut select = at.prepare_cached(
-            "SELECT id FROM sessions WHERE change_seq > ?1 AND change_by <> ?2
+            "SELECT id, revision, due_at FROM sessions WHERE change_seq > ?1 AND change_by <> ?2
              UNION ALL
-             SELECT id FROM deleted_sessions WHERE change_seq > ?1 AND change_by <> ?2
+             SELECT id, NULL, NULL FROM deleted_sessions WHERE change_seq > ?1 AND change_by <> ?2
              LIMIT ?3",
         )?;
         let limit = bound(CHANGES_TOLD_MAX as u64 + 1);
@@ -163,9 +163,17 @@ impl WatchThread {
         let mut changed = Vec::new();
         while let Some(row) = rows.next()? {
             let id = SessionId::new(row.get::<_, String>(0)?);
-            changed.push(id.map_err(|it| StoreError::Corrupt {
+            let session = id.map_err(|it| StoreError::Corrupt {
                 what: it.to_string(),
-            })?);
+            })?;
+            changed.push(match optional_count(row, 1)? {
+                Some(revision) => Change::Committed {
+                    session,
+                    revision: Revision(revision),
+                    due_at: row.get::<_, Option<i64>>(2)?.map(time_from_column),
+                },
+                None => Change::Deleted(session),
+            });
         }
         Ok(changed)
     }

@@ -9,7 +9,6 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 use super::apply::Stamp;
 use super::failure::{Fault, commit_failed, failed};
 use super::schema;
-use crate::ids::SessionId;
 use crate::store::{Change, StoreError};
 
 /// The sending end of the writer's queue.
@@ -72,10 +71,10 @@ impl Writer {
     }
 }
 
-/// What a piece of work returns, and the session that was committed or deleted by it.
+/// What a piece of work returns, and what others are to be told of it.
 pub(super) struct Done<T> {
     pub(super) value: T,
-    pub(super) changed: Option<SessionId>,
+    pub(super) changed: Option<Change>,
 }
 
 /// A queued write, without its types.
@@ -85,7 +84,7 @@ trait Job: Send {
 }
 
 enum Applied {
-    Done(Option<SessionId>),
+    Done(Option<Change>),
     Refused,
 }
 
@@ -176,9 +175,9 @@ impl WriterThread {
     fn write(&self, mut group: Vec<Box<dyn Job>>) {
         match self.transact(&mut group) {
             Ok(changed) => {
-                for session in changed {
+                for change in changed {
                     // Nobody listening is no error.
-                    let _ = self.changes.send(Change::Session(session));
+                    let _ = self.changes.send(change);
                 }
                 for job in group {
                     job.answer(Ok(()));
@@ -197,7 +196,7 @@ impl WriterThread {
         }
     }
 
-    fn transact(&self, group: &mut [Box<dyn Job>]) -> Result<Vec<SessionId>, GroupFailure> {
+    fn transact(&self, group: &mut [Box<dyn Job>]) -> Result<Vec<Change>, GroupFailure> {
         self.execute("BEGIN IMMEDIATE")
             .map_err(|it| GroupFailure::Begin(Arc::new(it)))?;
         let outcome = self.apply(group);
@@ -212,7 +211,7 @@ impl WriterThread {
         outcome
     }
 
-    fn apply(&self, group: &mut [Box<dyn Job>]) -> Result<Vec<SessionId>, GroupFailure> {
+    fn apply(&self, group: &mut [Box<dyn Job>]) -> Result<Vec<Change>, GroupFailure> {
         let lost = |it| GroupFailure::Lost(Arc::new(it));
         // A newer version may have changed the file since it was opened.
         let format = schema::format(&self.connection).map_err(lost)?;
@@ -227,7 +226,7 @@ impl WriterThread {
         for job in group {
             self.execute("SAVEPOINT job").map_err(lost)?;
             match job.apply(&self.connection, stamp) {
-                Applied::Done(session) => changed.extend(session),
+                Applied::Done(change) => changed.extend(change),
                 // Some failures, such as a full disk, end the whole transaction; this one then
                 // fails too, because there is no savepoint any more.
                 Applied::Refused => self.execute("ROLLBACK TO job").map_err(lost)?,

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::ids::{ChunkId, EventCursor, LeaseEpoch, Revision, SessionId};
 use crate::store::{
-    ChangeStream, Chunk, ChunkHeader, Commit, EventRow, LeaseAnswer, RowKey, SessionFilter,
+    ChangeStream, Chunk, ChunkHeader, Commit, EventRow, Fence, LeaseAnswer, RowKey, SessionFilter,
     SessionPage, SessionSize, StateStore, StoreError, StoredSession, WorkerId, WorkerRecord,
 };
 
@@ -122,7 +122,7 @@ impl StateStore for FailingStore {
         &self,
         session: &SessionId,
         expected: Revision,
-        fence: Option<LeaseEpoch>,
+        fence: Option<Fence>,
         commit: Commit,
     ) -> Result<Revision, StoreError> {
         let call = match fence {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use abide::ids::{ChunkId, LeaseEpoch, Revision};
 use abide::store::{
-    ChangeStream, Chunk, ChunkHeader, Commit, EventRow, LeaseAnswer, RowChange, RowKey,
+    ChangeStream, Chunk, ChunkHeader, Commit, EventRow, Fence, LeaseAnswer, RowChange, RowKey,
     SessionFilter, SessionPage, SessionSize, StoreError, StoredSession, WorkerId, WorkerRecord,
 };
 use async_trait::async_trait;
@@ -56,7 +56,7 @@ impl StateStore for Breakable {
         &self,
         session: &SessionId,
         expected: Revision,
-        fence: Option<LeaseEpoch>,
+        fence: Option<Fence>,
         commit: Commit,
     ) -> Result<Revision, StoreError> {
         self.check()?;

@@ -386,3 +386,22 @@ async fn a_session_of_another_flow_is_left_to_its_workers() {
     Log::of(&client, &id).await.turns_over(1).await;
     drop(other);
 }
+
+/// G8: who ran a session that was deleted has nothing to do with the next one under its id.
+#[tokio::test(start_paused = true)]
+async fn a_session_that_was_deleted_and_started_again_is_another_one() {
+    let place = Place::new(Scripted::closed());
+    let _engine = place.engine().await;
+    let client = place.client();
+    let id = session("s");
+    client.start_session(start("s", "wait")).await.unwrap();
+    place.runner.waiting(1).await;
+    assert!(place.store.delete(&id).await.unwrap());
+    client.start_session(start("s", "hello")).await.unwrap();
+    Log::of(&client, &id).await.turns_over(1).await;
+    assert_eq!(texts(&client, &id).await, ["hello", "re: hello"]);
+    let stored = place.store.load(&id).await.unwrap().unwrap();
+    assert_eq!((stored.lease, stored.epoch), (None, LeaseEpoch(2)));
+    place.runner.open_gate();
+    assert_eq!(place.runner.segments(), [1, 1]);
+}

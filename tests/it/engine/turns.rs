@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use abide::failure::FailureClass;
-use abide::ids::{StepId, TurnId};
+use abide::ids::{LeaseEpoch, StepId, TurnId};
 use abide::record::{CallStatus, OUTCOME_UNKNOWN_TEXT};
 use abide::snapshot::FailureView;
 use abide::store::SqliteStateStore;
+use abide::testing::faults::{FailingStore, StoreCall};
 
 use super::*;
 
@@ -38,6 +39,41 @@ async fn answer_one_message(place: &Place) {
 #[tokio::test(start_paused = true)]
 async fn a_message_is_answered() {
     answer_one_message(&Place::new(Scripted::open())).await;
+}
+
+/// A plain turn costs the client one write transaction and its worker two, both of them under the
+/// lease: the grant takes it, and the last report gives it back (G9). Nothing is read for what the
+/// worker has committed itself.
+#[tokio::test(start_paused = true)]
+async fn a_plain_turn_takes_three_write_transactions() {
+    const CALLS: [StoreCall; 4] = [
+        StoreCall::FreeCommit,
+        StoreCall::FencedCommit,
+        StoreCall::Lease,
+        StoreCall::Read,
+    ];
+    let mut place = Place::new(Scripted::open());
+    let store = Arc::new(FailingStore::new(Arc::clone(&place.store), |_, _| None));
+    let behind = place.client();
+    place.store = Arc::clone(&store) as _;
+    let engine = place.engine().await;
+    let id = session("s");
+    let client = engine.client();
+    client.start_session(start("warm", "hello")).await.unwrap();
+    Log::of(&behind, &session("warm")).await.turns_over(1).await;
+    let before = CALLS.map(|it| store.calls(it));
+    client.start_session(start("s", "hello")).await.unwrap();
+    Log::of(&behind, &id).await.turns_over(1).await;
+    let stored = place.store.load(&id).await.unwrap().unwrap();
+    assert_eq!((stored.lease, stored.epoch), (None, LeaseEpoch(1)));
+    let made: Vec<_> = CALLS.iter().zip(before).collect();
+    let made: Vec<_> = (made.into_iter())
+        .map(|(call, before)| store.calls(*call) - before)
+        .collect();
+    // Read are the session when it is found due and when its segment is about to start, the chain
+    // of its transcript and its one chunk, that chunk once more to pack the answer against it, and by
+    // this test the lease.
+    assert_eq!(made, [1, 2, 0, 6]);
 }
 
 /// The same over a file, in real time.

@@ -47,13 +47,15 @@ impl Flood {
         let (updates, updated) = mpsc::unbounded_channel();
         let (_, revision) = watch::channel(Revision(0));
         let link = SegmentLink::new(updates, revision);
-        let server = ToolServer::start(ServedTools {
-            server_name: "tools".to_owned(),
-            tools: BTreeMap::new(),
-            replay_only: None,
-            session_id: SessionId::new("s").unwrap(),
-            turn_id: TurnId::new(1),
-        });
+        let server = ToolServer::start(
+            ServedTools {
+                server_name: "tools".to_owned(),
+                tools: BTreeMap::new(),
+                replay_only: None,
+                session_id: SessionId::new("s").unwrap(),
+            },
+            TurnId::new(1),
+        );
         let segment = Segment::new(SegmentPlan {
             server_name: "tools".to_owned(),
             custom_tools: BTreeMap::new(),
@@ -65,6 +67,8 @@ impl Flood {
             answered: BTreeSet::new(),
             offered: BTreeSet::new(),
             path: GatedPath::Native,
+            is_warm: false,
+            stays: false,
             start: SegmentStart::Turn {
                 prompt: vec!["go".to_owned()],
                 uuid: None,
@@ -86,8 +90,19 @@ impl Flood {
             live_window: Duration::from_secs(60),
             live: LiveProof::default(),
         };
-        let drive =
-            Box::pin(async move { drive(&flood, spec, segment, server, hooks, link, care).await });
+        let drive = Box::pin(async move {
+            drive(
+                &flood,
+                Source::Start(spec, server),
+                segment,
+                hooks,
+                link,
+                None,
+                care,
+            )
+            .await
+            .map(|it| it.outcome)
+        });
         (drive, updated)
     }
 }

@@ -17,13 +17,15 @@ fn server(runs: &Arc<AtomicU32>) -> ToolServer {
         async { Ok(ToolOutput::text("done")) }
     });
     let endless = CustomTool::new("endless", "", |_: Nothing, _| std::future::pending());
-    ToolServer::start(ServedTools {
-        server_name: "tools".to_owned(),
-        tools: [quick, endless].map(|it| (it.name().to_owned(), it)).into(),
-        replay_only: None,
-        session_id: SessionId::new("s").unwrap(),
-        turn_id: TurnId::new(1),
-    })
+    ToolServer::start(
+        ServedTools {
+            server_name: "tools".to_owned(),
+            tools: [quick, endless].map(|it| (it.name().to_owned(), it)).into(),
+            replay_only: None,
+            session_id: SessionId::new("s").unwrap(),
+        },
+        TurnId::new(1),
+    )
 }
 
 fn call(id: u32, name: &str) -> Box<RawValue> {

@@ -17,7 +17,10 @@ const SOURCES: [&str; 7] = [
     "events.jsonl",
 ];
 
-/// Deterministic, from the golden files of the stored formats alone.
+/// The events of turns in the order in which they come, without their cursors.
+const TYPICAL: &str = include_str!("typical_events.jsonl");
+
+/// Deterministic, from the golden files of the stored formats and [`TYPICAL`] alone.
 fn train() -> String {
     let texts = SOURCES.map(|it| {
         let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures/stored/v1");
@@ -25,7 +28,7 @@ fn train() -> String {
         let lines = value.lines().map(str::trim);
         lines.collect::<Vec<_>>().join("\n") + "\n"
     });
-    texts.concat()
+    texts.concat() + TYPICAL
 }
 
 /// G12: what was packed with the dictionary needs it as it was.
@@ -114,6 +117,29 @@ fn events_come_back() {
             2,
         ),
         (&[event(1, b""), typical(2), event(3, b"\n")], 1),
+        // A cursor that is not the event's, stands elsewhere, or twice.
+        (&[typical(2), event(3, &typical(2).bytes)], 1),
+        (
+            &[event(
+                30,
+                br#"{"kind":"\"cursor\":","cursor":30,"other":{"cursor":30}}"#,
+            )],
+            1,
+        ),
+        (
+            &[event(
+                3,
+                br#"{"cursor":30,"kind":"a rather long name of a kind"}"#,
+            )],
+            1,
+        ),
+        (
+            &[event(
+                7,
+                br#"{"cursor":,"cursor":7,"kind":"a rather long name of a kind"}"#,
+            )],
+            1,
+        ),
     ] {
         let packed = PackedCommit::new(Commit {
             events: events.to_vec(),

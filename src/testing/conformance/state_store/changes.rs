@@ -1,7 +1,8 @@
 //! Wake-ups.
 
 use super::*;
-use crate::store::{Change, ChangeStream};
+use crate::ids::Timestamp;
+use crate::store::{Change, ChangeStream, SessionSummary};
 
 pub(super) const RULES: &[Rule] = &[
     ("a commit and a deletion wake who listens", |it| {
@@ -22,11 +23,11 @@ pub(super) const RULES: &[Rule] = &[
 ];
 
 /// Waits for a wake-up for the session. A store may say [`Change::Missed`] before it, at the start.
-async fn woken(stream: &mut ChangeStream, session: &SessionId) {
+async fn woken(stream: &mut ChangeStream, session: &SessionId) -> Change {
     loop {
         match stream.next().await {
-            Some(Change::Session(it)) if it == *session => return,
-            Some(Change::Session(_) | Change::Missed) => {}
+            Some(change) if change.session() == Some(session) => return change,
+            Some(_) => {}
             None => panic!("the stream ended while the store was there"),
         }
     }
@@ -35,14 +36,30 @@ async fn woken(stream: &mut ChangeStream, session: &SessionId) {
 async fn commits_and_deletions_wake(store: Store) {
     let (first, second) = (id("a"), id("b"));
     let mut stream = store.changes();
+    let told = |session: &SessionId, revision, due_at| Change::Committed {
+        session: session.clone(),
+        revision: Revision(revision),
+        due_at,
+    };
     commit(&store, &first, 0, state("a")).await;
-    woken(&mut stream, &first).await;
-    commit(&store, &second, 0, state("a")).await;
-    woken(&mut stream, &second).await;
+    assert_eq!(woken(&mut stream, &first).await, told(&first, 1, None));
+    let due_at = Some(Timestamp(7));
+    let due = Commit {
+        summary: SessionSummary {
+            due_at,
+            ..SessionSummary::default()
+        },
+        ..state("a")
+    };
+    commit(&store, &second, 0, due).await;
+    assert_eq!(woken(&mut stream, &second).await, told(&second, 1, due_at));
     commit(&store, &first, 1, state("b")).await;
-    woken(&mut stream, &first).await;
+    assert_eq!(woken(&mut stream, &first).await, told(&first, 2, None));
     must(store.delete(&second).await, "delete");
-    woken(&mut stream, &second).await;
+    assert_eq!(
+        woken(&mut stream, &second).await,
+        Change::Deleted(second.clone())
+    );
 }
 
 async fn a_wake_up_comes_after_the_commit(store: Store) {
@@ -87,9 +104,11 @@ async fn a_slow_listener_is_told(store: Store) {
     loop {
         match stream.next().await {
             Some(Change::Missed) => was_missed = true,
-            Some(Change::Session(it)) if it == last => break,
-            Some(Change::Session(it)) => {
-                seen.insert(it);
+            Some(Change::Committed { session, .. } | Change::Deleted(session)) => {
+                if session == last {
+                    break;
+                }
+                seen.insert(session);
             }
             None => panic!("the stream ended while the store was there"),
         }

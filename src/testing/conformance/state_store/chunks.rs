@@ -159,7 +159,7 @@ async fn a_head_must_exist(store: Store) {
 }
 
 async fn chunks_are_read_by_the_end_of_their_chain(store: Store) {
-    let session = id("last chunks");
+    let session = id("last-chunks");
     let all = [
         chunk(4, None),
         chunk(3, Some(4)),

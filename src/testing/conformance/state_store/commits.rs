@@ -67,6 +67,7 @@ async fn a_commit_on_zero_creates(store: Store) {
         state: b"a".to_vec(),
         head: None,
         lease: None,
+        epoch: LeaseEpoch(0),
     };
     assert_eq!(load(&store, &session).await, Some(expected));
 }
@@ -88,6 +89,7 @@ async fn a_commit_replaces_state_and_head(store: Store) {
         state: b"b".to_vec(),
         head: Some(ChunkId(2)),
         lease: None,
+        epoch: LeaseEpoch(0),
     };
     assert_eq!(load(&store, &session).await, Some(expected));
     commit(&store, &session, 2, state("")).await;
@@ -96,6 +98,7 @@ async fn a_commit_replaces_state_and_head(store: Store) {
         state: Vec::new(),
         head: None,
         lease: None,
+        epoch: LeaseEpoch(0),
     };
     assert_eq!(load(&store, &session).await, Some(expected));
 }
@@ -129,7 +132,12 @@ fn is_conflict<const EXPECTED: u64>(error: &StoreError) -> bool {
 async fn a_fence_needs_the_held_epoch(store: Store) {
     let session = id("fenced");
     let fenced = |on: u64, epoch: LeaseEpoch, text: &'static str| {
-        store.commit(&session, Revision(on), Some(epoch), state(text))
+        store.commit(
+            &session,
+            Revision(on),
+            Some(Fence::Hold(epoch)),
+            state(text),
+        )
     };
     let wanted = "Fenced";
     refused(fenced(0, LeaseEpoch(1), "x").await, wanted, is_fenced);
@@ -166,7 +174,12 @@ async fn fenced_comes_before_conflict(store: Store) {
     let session = id("fenced");
     commit(&store, &session, 0, state("a")).await;
     let result = store
-        .commit(&session, Revision(7), Some(LeaseEpoch(1)), state("x"))
+        .commit(
+            &session,
+            Revision(7),
+            Some(Fence::Hold(LeaseEpoch(1))),
+            state("x"),
+        )
         .await;
     refused(result, "Fenced", is_fenced);
 }

@@ -32,6 +32,19 @@ pub(super) const RULES: &[Rule] = &[
     ("of concurrent workers exactly one gets the lease", |it| {
         Box::pin(one_worker_gets_the_lease(it))
     }),
+    (
+        "a commit takes a free lease under the next epoch only",
+        |it| Box::pin(a_commit_takes_a_free_lease(it)),
+    ),
+    ("a commit gives its lease back", |it| {
+        Box::pin(a_commit_gives_its_lease_back(it))
+    }),
+    ("a refused commit leaves the lease as it was", |it| {
+        Box::pin(a_refused_commit_leaves_the_lease(it))
+    }),
+    ("of concurrent commits exactly one takes the lease", |it| {
+        Box::pin(one_commit_takes_the_lease(it))
+    }),
 ];
 
 async fn acquire(
@@ -168,7 +181,7 @@ async fn epochs_only_grow(store: Store) {
         last = stale;
         must(store.delete(&session).await, "delete");
         let late = store
-            .commit(&session, Revision(0), Some(stale), state("x"))
+            .commit(&session, Revision(0), Some(Fence::Hold(stale)), state("x"))
             .await;
         refused(late, "Fenced", is_fenced);
     }
@@ -209,6 +222,7 @@ async fn commits_leave_leases_alone(store: Store) {
         state: b"b".to_vec(),
         head: None,
         lease: Some(held(epoch, &first, 0)),
+        epoch,
     };
     assert_eq!(load(&store, &session).await, Some(expected));
 }
@@ -235,4 +249,175 @@ async fn one_worker_gets_the_lease(store: Store) {
     let owner = loaded_lease(&store, &session).await;
     assert_eq!(owners, Vec::from_iter(owner));
     assert_eq!(shown, vec![owners[0].clone(); 19]);
+}
+
+fn take(worker: &WorkerRecord, epoch: u64) -> Option<Fence> {
+    Some(Fence::Take {
+        worker: worker.id.clone(),
+        epoch: LeaseEpoch(epoch),
+    })
+}
+
+async fn a_commit_takes_a_free_lease(store: Store) {
+    let session = id("taken");
+    let (first, second) = (register(&store, "w1").await, register(&store, "w2").await);
+    let nowhere = store
+        .commit(&session, Revision(0), take(&first, 1), state("x"))
+        .await;
+    refused(nowhere, "Fenced", is_fenced);
+    commit(&store, &session, 0, state("a")).await;
+    for wrong in [0, 2, u64::MAX] {
+        let result = store
+            .commit(&session, Revision(1), take(&first, wrong), state("x"))
+            .await;
+        refused(result, "Fenced", is_fenced);
+    }
+    let stranger = store
+        .commit(&session, Revision(1), take(&worker("w3"), 1), state("x"))
+        .await;
+    refused(stranger, "Fenced", is_fenced);
+    assert_eq!(loaded_lease(&store, &session).await, None);
+
+    let taken = store
+        .commit(&session, Revision(1), take(&first, 1), state("b"))
+        .await;
+    assert_eq!(must(taken, "commit"), Revision(2));
+    let expected = StoredSession {
+        revision: Revision(2),
+        state: b"b".to_vec(),
+        head: None,
+        lease: Some(held(LeaseEpoch(1), &first, 0)),
+        epoch: LeaseEpoch(1),
+    };
+    assert_eq!(load(&store, &session).await, Some(expected));
+    // What is held is taken by nobody, its holder included.
+    for (worker, epoch) in [(&first, 1), (&first, 2), (&second, 1), (&second, 2)] {
+        let result = store
+            .commit(&session, Revision(2), take(worker, epoch), state("x"))
+            .await;
+        refused(result, "Fenced", is_fenced);
+    }
+    let answer = acquire(&store, &session, &second, None).await;
+    assert_eq!(answer, LeaseAnswer::Held(held(LeaseEpoch(1), &first, 0)));
+    must(store.remove_worker(&first.id).await, "remove a worker");
+    assert_eq!(loaded_lease(&store, &session).await, None);
+}
+
+async fn a_commit_gives_its_lease_back(store: Store) {
+    let session = id("released");
+    commit(&store, &session, 0, state("a")).await;
+    let (first, second) = (register(&store, "w1").await, register(&store, "w2").await);
+    let epoch = lease(&store, &session, &first.id).await;
+    let release = |on: u64, epoch| {
+        store.commit(
+            &session,
+            Revision(on),
+            Some(Fence::Release(epoch)),
+            state("b"),
+        )
+    };
+    refused(
+        release(1, LeaseEpoch(epoch.0 + 1)).await,
+        "Fenced",
+        is_fenced,
+    );
+    assert_eq!(must(release(1, epoch).await, "commit"), Revision(2));
+    let expected = StoredSession {
+        revision: Revision(2),
+        state: b"b".to_vec(),
+        head: None,
+        lease: None,
+        epoch,
+    };
+    assert_eq!(load(&store, &session).await, Some(expected));
+    refused(release(2, epoch).await, "Fenced", is_fenced);
+    let late = store
+        .commit(&session, Revision(2), Some(Fence::Hold(epoch)), state("x"))
+        .await;
+    refused(late, "Fenced", is_fenced);
+    // Epochs go on counting, in whichever way the lease is taken next.
+    let next = store
+        .commit(
+            &session,
+            Revision(2),
+            take(&second, epoch.0 + 1),
+            state("c"),
+        )
+        .await;
+    assert_eq!(must(next, "commit"), Revision(3));
+    let later = LeaseEpoch(epoch.0 + 1);
+    assert_eq!(must(release(3, later).await, "commit"), Revision(4));
+    assert!(lease(&store, &session, &first.id).await > later);
+}
+
+async fn a_refused_commit_leaves_the_lease(store: Store) {
+    let session = id("refused");
+    commit(&store, &session, 0, state("a")).await;
+    let first = register(&store, "w1").await;
+    let gap = || Commit {
+        events: vec![event(7)],
+        ..state("x")
+    };
+    for (on, wanted, is) in [
+        (5, "Conflict", is_conflict as fn(&StoreError) -> bool),
+        (1, "Corrupt", is_corrupt),
+    ] {
+        let result = store
+            .commit(&session, Revision(on), take(&first, 1), gap())
+            .await;
+        refused(result, wanted, is);
+        let stored = load(&store, &session).await;
+        assert_eq!(stored.map(|it| (it.lease, it.epoch.0)), Some((None, 0)));
+    }
+    let epoch = lease(&store, &session, &first.id).await;
+    for (on, wanted, is) in [
+        (5, "Conflict", is_conflict as fn(&StoreError) -> bool),
+        (1, "Corrupt", is_corrupt),
+    ] {
+        let result = store
+            .commit(&session, Revision(on), Some(Fence::Release(epoch)), gap())
+            .await;
+        refused(result, wanted, is);
+        assert_eq!(
+            loaded_lease(&store, &session).await,
+            Some(held(epoch, &first, 0))
+        );
+    }
+}
+
+const fn is_conflict(error: &StoreError) -> bool {
+    matches!(error, StoreError::Conflict { .. })
+}
+
+async fn one_commit_takes_the_lease(store: Store) {
+    let session = id("taken");
+    commit(&store, &session, 0, state("a")).await;
+    let mut tries = Vec::new();
+    for number in 0..20 {
+        let worker = register(&store, &format!("w{number}")).await;
+        let (store, session) = (Arc::clone(&store), session.clone());
+        tries.push(tokio::spawn(async move {
+            let fence = take(&worker, 1);
+            let answer = store
+                .commit(&session, Revision(1), fence, state(worker.id.as_str()))
+                .await;
+            (answer, worker)
+        }));
+    }
+    let mut owners = Vec::new();
+    for it in tries {
+        match must(it.await, "join") {
+            (Ok(_), worker) => owners.push(worker),
+            (result, _) => refused(result, "Fenced", is_fenced),
+        }
+    }
+    assert_eq!(owners.len(), 1, "{owners:?}");
+    let expected = StoredSession {
+        revision: Revision(2),
+        state: owners[0].id.as_str().into(),
+        head: None,
+        lease: Some(held(LeaseEpoch(1), &owners[0], 0)),
+        epoch: LeaseEpoch(1),
+    };
+    assert_eq!(load(&store, &session).await, Some(expected));
 }

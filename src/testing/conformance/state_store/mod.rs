@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use crate::ids::{ChunkId, EventCursor, LeaseEpoch, Revision, SessionId};
 use crate::store::{
-    Chunk, ChunkCodec, Commit, EventRow, LeaseAnswer, StateStore, StoreError, StoredSession,
+    Chunk, ChunkCodec, Commit, EventRow, Fence, LeaseAnswer, StateStore, StoreError, StoredSession,
     WorkerId, WorkerRecord,
 };
 
