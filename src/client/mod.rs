@@ -15,7 +15,9 @@ use crate::ids::{EventCursor, FlowType, MessageId, RequestId, SessionId, Tenant}
 use crate::record::{ArgumentsDigest, CallRecord, Decision, read_record};
 use crate::session::{self, Input, METADATA_BYTES_MAX, Reply, Resolution, SessionState};
 use crate::snapshot::AgentSnapshot;
-use crate::store::{RowKey, RowKind, SessionFilter, SessionPage, StateStore};
+use crate::store::{
+    RowKey, RowKind, SessionFilter, SessionPage, SessionSize, StateStore, StoreError,
+};
 
 pub use crate::session::{Bug, Refusal};
 pub use error::ClientError;
@@ -262,7 +264,7 @@ impl AgentSessionClient {
         {
             Ok(_) => Ok(true),
             Err(error)
-                if matches!(error, crate::store::StoreError::Conflict { .. })
+                if matches!(error, StoreError::Conflict { .. })
                     || error.may_have_happened() =>
             {
                 match self.started_before(&session_id, &digest).await? {
@@ -341,6 +343,20 @@ impl AgentSessionClient {
     /// Reads only.
     pub async fn snapshot(&self, session: &SessionId) -> Result<AgentSnapshot, ClientError> {
         view::snapshot(&self.store, session).await
+    }
+
+    /// Returns how many bytes the session takes, plain and as it is stored.
+    ///
+    /// # Errors
+    /// [`ClientError::NoSession`], and what the store reports.
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn session_size(&self, session: &SessionId) -> Result<SessionSize, ClientError> {
+        match self.store.size(session).await {
+            Err(StoreError::NoSession { session }) => Err(ClientError::NoSession { session }),
+            size => Ok(size?),
+        }
     }
 
     /// Returns the session's events after a cursor: first the stored ones, then
@@ -425,7 +441,7 @@ impl AgentSessionClient {
                 .await;
             match self.store.commit(session, revision, None, commit).await {
                 Ok(_) => return Ok((reduction.reply, false)),
-                Err(crate::store::StoreError::Conflict { .. }) => {}
+                Err(StoreError::Conflict { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -481,7 +497,7 @@ impl AgentSessionClient {
         match self.store.load(session).await? {
             Some(stored) => {
                 let state =
-                    SessionState::read(&stored.state).map_err(crate::store::StoreError::from)?;
+                    SessionState::read(&stored.state).map_err(StoreError::from)?;
                 Ok(Some(state.start_digest == digest))
             }
             None => Ok(None),

@@ -1,5 +1,8 @@
 //! Packs the chunks of a commit against what the transcript ends in.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashSet;
 
 use crate::ids::{ChunkId, SessionId};

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use super::blobs::BLOB_BYTES_MIN;
 use super::chunk::{GROUP_BYTES, PACKED_CHUNK_BYTES_MAX};
 use super::*;
+use crate::record::golden;
 
 /// A transcript as it is stored: packed chunks with their raw lengths, and large strings.
 #[derive(Default)]
@@ -179,6 +180,41 @@ fn a_blob_is_named_by_its_sha_256() {
         blobs[0].id.to_string(),
         "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0"
     );
+}
+
+/// G12: what version 1 packed is read for ever; another release of zstd may pack it differently.
+#[test]
+fn golden_chunks_are_read() {
+    let messages = golden("messages.jsonl");
+    let lines: Vec<_> = messages.split_inclusive(|it| *it == b'\n').collect();
+    let image = "x".repeat(BLOB_BYTES_MIN);
+    let plain = [
+        lines[..2].concat(),
+        lines[2..].concat(),
+        format!("{{\"image\":\"{image}\",\"again\":\"{image}\"}}\n").into_bytes(),
+    ];
+    let text = String::from_utf8(golden("packed_chunks.txt")).unwrap();
+    let mut window = Window::new();
+    let mut read = Vec::new();
+    for line in text.lines() {
+        let (raw_bytes, packed) = line.split_once(' ').unwrap();
+        let bytes = packed
+            .as_bytes()
+            .chunks(2)
+            .map(|it| u8::from_str_radix(std::str::from_utf8(it).unwrap(), 16).unwrap());
+        let bytes: Vec<u8> = bytes.collect();
+        let unpacked = window.unpack(&bytes, raw_bytes.parse().unwrap()).unwrap();
+        read.push(unpacked.restore(|_| Some(image.as_bytes())).unwrap());
+    }
+    assert!(read == plain, "today: {}", hexadecimal(&Stored::of(&plain)));
+}
+
+fn hexadecimal(stored: &Stored) -> String {
+    let lines = stored.chunks.iter().map(|(packed, raw_bytes)| {
+        let bytes: String = packed.iter().map(|it| format!("{it:02x}")).collect();
+        format!("\n{raw_bytes} {bytes}")
+    });
+    lines.collect()
 }
 
 /// A chunk that is not packed ends the group on both sides.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use super::*;
 use crate::ids::Timestamp;
+use crate::record::golden;
 use crate::store::{RowKey, RowKind};
 
 /// What version 1 stores in rows and events.
@@ -156,6 +157,46 @@ fn events_come_back() {
     });
     let plain: usize = many.iter().map(|it| it.bytes.len()).sum();
     assert!(stored.events[0].1.bytes.len() * 10 < plain);
+}
+
+/// G12: what version 1 packed is read for ever; another release of zstd may pack it differently.
+#[test]
+fn golden_values_are_read() {
+    let record = golden("record_rejected.json");
+    let events = golden("events.jsonl");
+    let events = events.split(|it| *it == b'\n').zip(1..);
+    let events: Vec<_> = events.map(|(it, cursor)| event(cursor, it)).collect();
+    let text = String::from_utf8(golden("packed_values.txt")).unwrap();
+    let stored: Vec<_> = text.lines().map(value).collect();
+    let packed = PackedCommit::new(Commit {
+        rows: vec![put(&record)],
+        events: events.clone(),
+        ..Commit::default()
+    });
+    let today = format!(
+        "\n{}\n{}",
+        hexadecimal(packed.rows[0].as_ref().unwrap()),
+        hexadecimal(&packed.events[0].1)
+    );
+    let [value, batch] = &stored[..] else {
+        panic!("today: {today}");
+    };
+    assert_eq!(value.clone().unpack().unwrap(), record, "today: {today}");
+    let read = batch.clone().into_events(EventCursor(1)).unwrap();
+    assert_eq!(read, events);
+}
+
+fn hexadecimal(value: &Value) -> String {
+    value.bytes.iter().map(|it| format!("{it:02x}")).collect()
+}
+
+fn value(text: &str) -> Value {
+    let digits = text.as_bytes().chunks(2);
+    let bytes = digits.map(|it| u8::from_str_radix(std::str::from_utf8(it).unwrap(), 16).unwrap());
+    Value {
+        codec: ZSTD_1,
+        bytes: bytes.collect(),
+    }
 }
 
 /// Damaged bytes are told, whatever they claim, and a newer codec is recognised (G12).
