@@ -368,6 +368,9 @@ pub enum SegmentReply {
     Granted,
     /// The call must not run: its record already ends in this, and the model gets it (G3).
     Final(ToolOutcome),
+    /// The call must not run: nobody permitted it to start in this segment, or it has started
+    /// already (G1, G5). The attempt is still the session's, and what it reports is taken.
+    NotPermitted,
     /// The call is not decided, waits for an earlier one or runs: ask again when the session was
     /// committed ([`SegmentLink::watch`](crate::runner::SegmentLink::watch)).
     Open,

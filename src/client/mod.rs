@@ -264,8 +264,7 @@ impl AgentSessionClient {
         {
             Ok(_) => Ok(true),
             Err(error)
-                if matches!(error, StoreError::Conflict { .. })
-                    || error.may_have_happened() =>
+                if matches!(error, StoreError::Conflict { .. }) || error.may_have_happened() =>
             {
                 match self.started_before(&session_id, &digest).await? {
                     Some(true) => Ok(false),
@@ -496,8 +495,7 @@ impl AgentSessionClient {
     ) -> Result<Option<bool>, ClientError> {
         match self.store.load(session).await? {
             Some(stored) => {
-                let state =
-                    SessionState::read(&stored.state).map_err(StoreError::from)?;
+                let state = SessionState::read(&stored.state).map_err(StoreError::from)?;
                 Ok(Some(state.start_digest == digest))
             }
             None => Ok(None),

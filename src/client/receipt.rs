@@ -55,6 +55,7 @@ impl Receipt {
             | Reply::Superseded
             | Reply::CallGranted
             | Reply::CallIsFinal(_)
+            | Reply::CallNotPermitted
             | Reply::CallIsOpen
             | Reply::CallIsPermitted
             | Reply::Parked

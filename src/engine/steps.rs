@@ -60,6 +60,7 @@ impl StepContext {
             | Reply::InterruptResolved { .. }
             | Reply::CallGranted
             | Reply::CallIsFinal(_)
+            | Reply::CallNotPermitted
             | Reply::CallIsOpen
             | Reply::CallIsPermitted
             | Reply::Parked
@@ -340,6 +341,7 @@ async fn answer(
                     .map(|()| SegmentReply::Granted)
                     .map_err(|_| LinkError::Superseded),
                 Ok(Reply::CallIsFinal(id)) => final_reply(context, turn_id, &id).await,
+                Ok(Reply::CallNotPermitted) => Ok(SegmentReply::NotPermitted),
                 Ok(Reply::CallIsOpen) => Ok(SegmentReply::Open),
                 Ok(Reply::CallIsPermitted) => Ok(SegmentReply::Permitted),
                 Ok(Reply::Parked) => Ok(SegmentReply::Parked),
@@ -363,6 +365,7 @@ async fn answer(
                 Ok(
                     SegmentReply::Accepted
                     | SegmentReply::Final(_)
+                    | SegmentReply::NotPermitted
                     | SegmentReply::Open
                     | SegmentReply::Permitted
                     | SegmentReply::Parked,

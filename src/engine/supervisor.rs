@@ -8,7 +8,8 @@ use tokio::sync::watch;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::driver::{Claim, Driver, DriverEnd, Due, find_due, is_near, stop_requested};
+use super::claim::{Claim, Due, find_due, is_near};
+use super::driver::{Driver, DriverEnd, stop_requested};
 use super::local::Shared;
 use crate::ids::{LeaseEpoch, Revision, SessionId};
 use crate::process::{Liveness, ProcessIdentity};

@@ -113,7 +113,8 @@ fn name(raw: Option<&RawValue>) -> Option<String> {
 /// Decodes one line of the CLI's output: first its type, then the body of that type.
 ///
 /// # Errors
-/// [`ProtocolError::Malformed`] when the type is known and the body does not fit.
+/// [`ProtocolError::Malformed`] when the type is known and the body does not fit, and for a line that
+/// is no JSON but the remains of a control request: the CLI waits for an answer that nobody can give.
 pub fn decode_line(line: &[u8]) -> Result<CliFrame, ProtocolError> {
     // The CLI writes the type first, so most lines are read once. What does not fit at once is
     // judged by the whole line: it may be no JSON at all, or of a type that is not known.
@@ -124,14 +125,30 @@ pub fn decode_line(line: &[u8]) -> Result<CliFrame, ProtocolError> {
     }
     // A list would pass for an object: serde reads the fields of a struct from either.
     if !line.trim_ascii_start().starts_with(b"{") {
-        return Ok(CliFrame::NotJson);
+        return not_json(line);
     }
     let Ok(head) = serde_json::from_slice::<Head<'_>>(line) else {
-        return Ok(CliFrame::NotJson);
+        return not_json(line);
     };
     let (kind, subtype) = (name(head.kind).unwrap_or_default(), name(head.subtype));
     let known = decode_known(line, &kind, subtype.as_deref())?;
     Ok(known.unwrap_or(CliFrame::Unknown { kind, subtype }))
+}
+
+/// What a control request holds, and no text inside of JSON does: quotes are escaped there.
+const REQUEST_MARK: &[u8] = br#""type":"control_request""#;
+
+fn not_json(line: &[u8]) -> Result<CliFrame, ProtocolError> {
+    let is_request = |it: &[u8]| it == REQUEST_MARK;
+    if !line.windows(REQUEST_MARK.len()).any(is_request) {
+        return Ok(CliFrame::NotJson);
+    }
+    let read: Result<serde::de::IgnoredAny, _> = serde_json::from_slice(line);
+    Err(ProtocolError::Malformed {
+        kind: "control_request".to_owned(),
+        bytes: line.len(),
+        column: read.map_or_else(|error| error.column(), |_| 0),
+    })
 }
 
 /// Reads the type, and the subtype behind it, of a line that begins with them.

@@ -124,8 +124,9 @@ impl SegmentLink {
     /// [`LinkError`]: the segment must end.
     ///
     /// # Cancel safety
-    /// A dropped call may be committed all the same. A start that was granted is not granted again,
-    /// and an end counts once: delivered again, both are [`LinkError::Superseded`].
+    /// A dropped call may be committed all the same. A start that was granted is not granted again:
+    /// delivered again, it is [`SegmentReply::NotPermitted`]. An end counts once: delivered again, it
+    /// is [`LinkError::Superseded`].
     pub async fn deliver(&self, event: SegmentEvent) -> Result<SegmentReply, LinkError> {
         let (reply, answer) = oneshot::channel();
         self.updates

@@ -18,7 +18,7 @@ pub use crate::turn::{
     LIVE_WINDOW_DEFAULT, SegmentEvent, SegmentProgress, SegmentReply, ToolCallEnd,
 };
 pub use claude::{
-    CUSTOM_TOOL_SERVER_NAME_DEFAULT, ClaudeAgentOptions, ClaudeAgentRunner,
+    ApiKeyHelper, CUSTOM_TOOL_SERVER_NAME_DEFAULT, ClaudeAgentOptions, ClaudeAgentRunner,
     ClaudeAgentRunnerBuilder, CliEnvironment, CliVersionPolicy, Effort, GatedCallWait,
     LIVE_CLI_VERSIONS, McpServer, PermissionMode, SettingSource, SubAgent, TESTED_CLI_VERSIONS,
 };

@@ -19,6 +19,7 @@ mod prompt;
 mod recorded;
 mod resumable;
 mod resume;
+mod served;
 mod split;
 mod transcript;
 mod usage;
@@ -290,10 +291,10 @@ impl Segment {
             self.answer_error(request_id, "there is no such tool server".to_owned());
             return;
         }
-        let permit = match gate::method_of(&message.message) {
-            gate::McpMethod::Other => McpPermit::Protocol,
-            gate::McpMethod::Call(None) => McpPermit::Refuse,
-            gate::McpMethod::Call(Some(call)) => self
+        let permit = match served::method_of(&message.message) {
+            served::McpMethod::Other => McpPermit::Protocol,
+            served::McpMethod::Call(None) => McpPermit::Refuse,
+            served::McpMethod::Call(Some(call)) => self
                 .recorded
                 .serve(&call)
                 .or_else(|| self.gate.serve(call))

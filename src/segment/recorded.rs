@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use serde_json::value::RawValue;
 
 use super::audit::{ToolResult, is_refusal};
-use super::gate::{AskedCall, GatedCall, ServedCall};
+use super::gate::{AskedCall, GatedCall};
 use super::json::same_json;
+use super::served::ServedCall;
 use super::{McpPermit, contract, runner};
 use crate::failure::AttemptFailure;
 use crate::ids::ToolCallId;

@@ -119,6 +119,8 @@ pub enum Reply {
     CallGranted,
     /// The call is over; what the model gets is in its output row.
     CallIsFinal(ToolCallId),
+    /// The call must not start: nobody permitted it here, or it has started. The attempt goes on.
+    CallNotPermitted,
     /// The call is not decided, waits for an earlier one or runs.
     CallIsOpen,
     /// The call may be started inside the segment.

@@ -74,7 +74,7 @@ impl Reduction {
     ) -> Result<Reply, ReduceError> {
         let Some(index) = self.call_index(id) else {
             // Nobody decided about this call: it must not run (G5).
-            return Ok(Reply::Superseded);
+            return Ok(Reply::CallNotPermitted);
         };
         let is_next = self.turn_mut()?.is_next_in_order(index);
         match self.call_mut(index)?.step {
@@ -92,7 +92,7 @@ impl Reduction {
             // Started, undecided, or not to run inside a segment: a second start is never granted (G1).
             CallStep::StartedInSegment { .. }
             | CallStep::AwaitToolApproval(_)
-            | CallStep::Execute(_) => Ok(Reply::Superseded),
+            | CallStep::Execute(_) => Ok(Reply::CallNotPermitted),
         }
     }
 

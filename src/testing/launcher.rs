@@ -58,7 +58,7 @@ struct Run {
     launch: Launch,
 }
 
-/// A running fake. Dropping it kills it.
+/// A running fake. Dropping it ends it by SIGTERM.
 #[derive(Debug)]
 struct FakeCliProcess {
     index: usize,
@@ -209,6 +209,18 @@ impl FakeCliHandle {
             .collect()
     }
 
+    /// Returns how often the processes asked the model: as often as
+    /// [`ScriptedMessagesApi::main_requests`](super::messages_api::ScriptedMessagesApi::main_requests)
+    /// counts it for the real CLI, but for a script's `fail`, which is asked once here.
+    #[must_use]
+    pub fn model_requests(&self) -> u64 {
+        lock(&self.shared)
+            .runs
+            .iter()
+            .map(|it| it.cli.model_requests())
+            .sum()
+    }
+
     /// Returns the number of processes that have not ended.
     #[must_use]
     pub fn running(&self) -> usize {
@@ -285,6 +297,16 @@ impl Run {
         if self.launch.exit.is_none() {
             self.cli.kill();
             self.note_exit();
+        }
+    }
+
+    /// SIGTERM, and SIGKILL for what does not heed it; nobody reads what it still says.
+    fn terminate(&mut self) {
+        if self.launch.exit.is_none() {
+            self.cli.handle_terminate();
+            while self.cli.poll_line().is_some() {}
+            self.note_exit();
+            self.kill();
         }
     }
 }
@@ -387,12 +409,7 @@ impl CliProcess for FakeCliProcess {
             None => ended.await,
         }
         self.with_run(|run| {
-            if run.launch.exit.is_none() {
-                run.cli.handle_terminate();
-                while run.cli.poll_line().is_some() {}
-                run.note_exit();
-                run.kill();
-            }
+            run.terminate();
             run.launch.exit.unwrap_or(CliExit::Unknown)
         })
     }
@@ -404,7 +421,7 @@ impl CliProcess for FakeCliProcess {
 
 impl Drop for FakeCliProcess {
     fn drop(&mut self) {
-        self.with_run(Run::kill);
+        self.with_run(Run::terminate);
     }
 }
 

@@ -13,6 +13,7 @@
 //! | `pause <gate>` | waits at the gate before the final answer |
 //! | `think <text>` | puts a thinking block in front of the first reply |
 //! | `tell <text>` | puts a text block in front of the first reply's calls |
+//! | `hold <gate>` | waits at the gate in the stream of the first reply, behind its first call |
 //! | `reuse <tool> <json>` | then calls that tool under the id of the turn's first call and answers `reused <tool>: <result>` |
 //!
 //! A refused call whose result asks for it (`by itself`, `call it again`) is called again alone. A
@@ -38,6 +39,8 @@ pub struct Script {
     pub think: Option<String>,
     /// Text in front of the first reply's calls.
     pub tell: Option<String>,
+    /// The gate to wait at behind the first call of the first reply.
+    pub hold: Option<String>,
     /// The gate to wait at before the final answer.
     pub pause: Option<String>,
     /// True when the turn fails once every call has its result.
@@ -185,6 +188,8 @@ pub enum ReplyBlock {
         input: Value,
         /// The id of an earlier call to use again; a new one when absent.
         reuse: Option<String>,
+        /// Waited for behind the block, before the next one or the end of the message.
+        gate: Option<String>,
     },
 }
 
@@ -197,6 +202,7 @@ pub fn parse(prompt: &str) -> Result<Script, ScriptError> {
         command: ScriptCommand::Say(prompt.to_owned()),
         think: None,
         tell: None,
+        hold: None,
         pause: None,
         fail_after_calls: false,
         reuse: None,
@@ -239,6 +245,7 @@ pub fn parse(prompt: &str) -> Result<Script, ScriptError> {
             "pause" => script.pause = Some(argument),
             "think" => script.think = Some(argument),
             "tell" => script.tell = Some(argument),
+            "hold" => script.hold = Some(argument),
             _ => {
                 return Err(ScriptError::UnknownPart {
                     part: word_alone.to_owned(),
@@ -268,6 +275,13 @@ pub fn next_reply(messages: &[ScriptMessage], tools: &[String]) -> ModelReply {
     let turn = Turn::read(&messages[start..]);
     let mut reply = reply_to(&script, &turn, messages, start, tools);
     if let (ModelReply::Answer { blocks, .. }, true) = (&mut reply, turn.is_fresh) {
+        let held = blocks.iter_mut().find_map(|it| match it {
+            ReplyBlock::ToolUse { gate, .. } => Some(gate),
+            ReplyBlock::Thinking(_) | ReplyBlock::Text { .. } => None,
+        });
+        if let Some(gate) = held {
+            *gate = script.hold;
+        }
         let tell = script
             .tell
             .map(|text| ReplyBlock::Text { text, gate: None });
@@ -338,6 +352,7 @@ fn reply_to(
                     name: resolve(&reuse.tool, tools),
                     input: reuse.input.clone(),
                     reuse: Some(first.id.clone()),
+                    gate: None,
                 }]);
             }
             if script.fail_after_calls {
@@ -488,10 +503,15 @@ fn is_persons_text(text: &str) -> bool {
             "[Request interrupted",
             "[Tool call interrupted",
             "[Image: source:",
+            CUT_OFF_TEXT,
         ]
         .iter()
         .any(|it| text.trim_start().starts_with(it))
 }
+
+/// What the CLI tells the model when the stream of a reply without calls broke (measured on CLI
+/// 2.1.316 and 2.1.332).
+pub const CUT_OFF_TEXT: &str = "Your response above was cut off mid-stream. Resume directly from where it stops \u{2014} no apology, no recap. If none of it survived, answer the request from the start.";
 
 /// What the CLI tells the model when it goes on without a prompt (spec/cli-protocol.md 6).
 pub const CONTINUE_TEXT: &str = "Continue from where you left off.";
@@ -548,6 +568,7 @@ fn call(name: String, input: Value) -> ReplyBlock {
         name,
         input,
         reuse: None,
+        gate: None,
     }
 }
 

@@ -5,7 +5,6 @@
 mod case;
 mod check;
 mod cli_deaths;
-mod patience;
 mod reference;
 
 use abide::testing::faults::{CrashPoint, Side};

@@ -21,3 +21,4 @@ mod tidy;
 mod trace;
 mod turns;
 mod two_workers;
+mod variables;

@@ -194,6 +194,44 @@ fn bytes_that_are_no_json_are_refused_or_passed_over() {
     ));
 }
 
+/// R37, G5: a question of the CLI that cannot be read is an error and never passed over: the CLI
+/// waits for its answer.
+#[test]
+fn a_mangled_question_is_refused() {
+    let whole = r#"{"type":"control_request","request_id":"r","request":{"subtype":"hook_callback","input":{}}}"#;
+    assert!(matches!(
+        decode_line(whole.as_bytes()),
+        Ok(CliFrame::ControlRequest { .. })
+    ));
+    let cut = &whole[..40];
+    for line in [
+        cut.to_owned(),
+        format!("{whole}{whole}"),
+        format!("{cut}[DEBUG] x"),
+        format!("[DEBUG] x{whole}"),
+        format!("[{whole}]"),
+        whole.replacen(r#""request_id":"r","#, "", 1),
+        whole.replacen(r#""r""#, "7", 1),
+        whole.replacen(r#""subtype":"hook_callback","#, "", 1),
+        whole.replacen(r#"{"subtype""#, r#"{"subtype":"x","subtype""#, 1),
+        whole.replacen('{', r#"{"type":"x","#, 1),
+    ] {
+        let error = decode_line(line.as_bytes()).unwrap_err();
+        assert!(
+            matches!(&error, ProtocolError::Malformed { kind, bytes, .. }
+                if kind == "control_request" && *bytes <= line.len()),
+            "{line}: {error}"
+        );
+    }
+    // What only tells of one is none.
+    for line in ["[DEBUG] control_request r", r#"[DEBUG] "control_request""#] {
+        assert!(matches!(
+            decode_line(line.as_bytes()),
+            Ok(CliFrame::NotJson)
+        ));
+    }
+}
+
 /// G11: entries are the mirrored bytes: number forms, escapes, key order, blanks and all.
 #[test]
 fn mirrored_entries_are_the_bytes_of_the_line() {

@@ -93,7 +93,7 @@ impl ClaudeAgentRunnerBuilder {
                 deadline: PRE_TOOL_USE_HOOK_DEADLINE_DEFAULT,
             },
             launcher: None,
-            gated_calls: GatedCallWait::Native,
+            gated_calls: GatedCallWait::Live,
         }
     }
 

@@ -17,18 +17,26 @@
 //! a refreshed token where it found the old one. Measured on CLI 2.1.316 and 2.1.332; the test
 //! `a_stored_login_is_found_from_every_segment` keeps it.
 
+mod names;
+
 use std::collections::BTreeMap;
 use std::fmt;
+
+use names::KEPT;
 
 /// The variables that the CLI process gets. Created by the application.
 ///
 /// Nothing is inherited unless it is named, because the CLI hands its environment on to every
 /// command that the model runs.
 ///
-/// Some variables are left out whatever is set here: those that would change how the CLI talks to
-/// the runner, decides about calls or resumes a session, that load plugins, settings or code into
-/// it, or that name a directory which each process gets for itself. `CLAUDE_CONFIG_DIR` only says
-/// where the stored login is.
+/// Some variables are left out whatever is set here, because they could change how the CLI talks to
+/// the runner, decides about calls or resumes a session, or load plugins, settings or code into it:
+/// `NODE_OPTIONS`, `BUN_OPTIONS`, `BUN_INSPECT`, `IS_SANDBOX`, `TMPDIR`, and everything that begins
+/// with `CLAUDE` or `ANTHROPIC` and is not known to be harmless. Handed on are credentials and
+/// providers (`ANTHROPIC_*`, `CLAUDE_CODE_USE_*`, `CLAUDE_CODE_SKIP_*_AUTH`, `CLAUDE_CODE_OAUTH_*`),
+/// models, certificates, limits and telemetry; `fixtures/cli/variables.txt` has the whole list.
+/// `CLAUDE_CONFIG_DIR` only says where the stored login is. Each segment warns in the log about
+/// what it leaves out, and [`CliEnvironment::left_out`] tells it before.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct CliEnvironment {
     variables: BTreeMap<String, String>,
@@ -48,53 +56,20 @@ const OWNED: [(&str, &str); 4] = [
     ("DISABLE_AUTOUPDATER", "1"),
 ];
 
-/// What would break the conversation with the CLI, or hide its transcript, or belongs to the
-/// launcher.
-const REMOVED: [&str; 26] = [
-    // Writes debug text between the frames (spec/cli-protocol.md 1).
-    "ANTHROPIC_LOG",
-    // A CLI that believes it runs inside another one writes no transcript.
-    "CLAUDECODE",
-    "CLAUDE_CODE_CHILD_SESSION",
-    "CLAUDE_CODE_SESSION_ID",
-    "CLAUDE_CODE_SDK_READS_SESSION_STATE",
-    // Nothing is mirrored then (measured on CLI 2.1.316 and 2.1.332).
-    "CLAUDE_CODE_SKIP_PROMPT_HISTORY",
-    "CLAUDE_CODE_TRANSCRIPT_SLIM_TOOL_RESULTS",
-    // Names of the CLI's own: a deferred call would not go on, hooks would not be asked, or calls
-    // would run unasked.
-    "CLAUDE_CODE_DISABLE_DEFERRED_TOOL_RESUME",
-    "CLAUDE_CODE_DISABLE_HOOK_FORWARDING",
-    "CLAUDE_CODE_SIMPLE",
-    "CLAUDE_CODE_SAFE_MODE",
-    "CLAUDE_CODE_ENABLE_AUTO_MODE",
-    "CLAUDE_CODE_EVEN_MORE_DANGEROUSLY_SKIP_PERMISSIONS",
-    "CLAUDE_BG_SESSION_PERMISSION_RULES",
-    // Settings of somebody else, with rules and hooks of their own.
-    "CLAUDE_CODE_MANAGED_SETTINGS_PATH",
-    "CLAUDE_CODE_REMOTE_SETTINGS_PATH",
-    // Loads plugins, whose hooks would replace an approved input; the option is refused too.
-    "CLAUDE_CODE_SYNC_PLUGINS",
-    // Our tools would lose the names that policies and records know them by.
-    "CLAUDE_AGENT_SDK_MCP_NO_PREFIX",
-    // The model would get other tools than those of the options.
-    "CLAUDE_CODE_COORDINATOR_MODE",
+/// How the names of the CLI's own variables begin: of these, [`KEPT`] alone are handed on.
+const OWN_PREFIXES: [&str; 2] = ["CLAUDE", "ANTHROPIC"];
+
+/// Names of others that would break the conversation with the CLI, or belong to the launcher.
+const REMOVED: [&str; 5] = [
     // Loads code into the CLI.
     "NODE_OPTIONS",
     "BUN_OPTIONS",
     "BUN_INSPECT",
     // The launcher gives each process its own.
-    "CLAUDE_CONFIG_DIR",
     "TMPDIR",
-    "CLAUDE_CODE_TMPDIR",
     // Would let permission modes start that run calls unasked.
     "IS_SANDBOX",
 ];
-
-/// Every variable that begins so changes what a resume does (spec/cli-protocol.md 17), or where
-/// plugins come from: a hook of theirs replaces the input that was approved (measured with
-/// `CLAUDE_CODE_PLUGIN_DIRS` on CLI 2.1.316 and 2.1.332).
-const REMOVED_PREFIXES: [&str; 2] = ["CLAUDE_CODE_RESUME_", "CLAUDE_CODE_PLUGIN_"];
 
 const CONFIG_DIRECTORY: &str = "CLAUDE_CONFIG_DIR";
 const LOGIN_DIRECTORY: &str = "CLAUDE_SECURESTORAGE_CONFIG_DIR";
@@ -132,6 +107,19 @@ impl CliEnvironment {
         self
     }
 
+    /// Returns the names of the variables that were set and that the CLI does not get, or not as
+    /// they were set, because this crate decides about them.
+    pub fn left_out(&self) -> impl Iterator<Item = &str> {
+        let is_left_out = |(name, value): &(&str, &str)| {
+            let ours = OWNED.iter().find(|(it, _)| it == name);
+            let is_changed = ours.is_some_and(|(_, it)| it != value);
+            // The login is found by it.
+            let is_used = *name == CONFIG_DIRECTORY || ours.is_some();
+            is_changed || !(is_used || is_handed_on(name))
+        };
+        self.variables().filter(is_left_out).map(|(name, _)| name)
+    }
+
     /// Returns what was set, by name.
     pub(super) fn variables(&self) -> impl Iterator<Item = (&str, &str)> {
         let variables = self.variables.iter();
@@ -150,14 +138,19 @@ impl CliEnvironment {
         variables
             .entry(LOGIN_DIRECTORY.to_owned())
             .or_insert_with(|| config.unwrap_or_default());
-        variables.retain(|name, _| {
-            let has_prefix = REMOVED_PREFIXES.iter().any(|it| name.starts_with(it));
-            !REMOVED.contains(&name.as_str()) && !has_prefix
-        });
+        variables.retain(|name, _| is_handed_on(name));
         for (name, value) in OWNED {
             variables.insert(name.to_owned(), value.to_owned());
         }
         variables
+    }
+}
+
+fn is_handed_on(name: &str) -> bool {
+    if OWN_PREFIXES.iter().any(|it| name.starts_with(it)) {
+        KEPT.binary_search(&name).is_ok()
+    } else {
+        !REMOVED.contains(&name)
     }
 }
 
@@ -170,6 +163,8 @@ impl fmt::Debug for CliEnvironment {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn with_owned(variables: &[(&str, &str)]) -> BTreeMap<String, String> {
@@ -212,6 +207,85 @@ mod tests {
                 .for_cli(),
             with_owned(&[("CLAUDE_SECURESTORAGE_CONFIG_DIR", "/own")])
         );
+    }
+
+    /// A14: the variables of a provider pass through as they are.
+    #[test]
+    fn a_providers_variables_pass_through() {
+        let variables = [
+            ("ANTHROPIC_BEDROCK_BASE_URL", "https://bedrock"),
+            ("ANTHROPIC_MODEL", "us.anthropic.claude"),
+            ("AWS_BEARER_TOKEN_BEDROCK", "secret"),
+            ("AWS_REGION", "us-east-1"),
+            ("CLAUDE_CODE_SKIP_BEDROCK_AUTH", "1"),
+            ("CLAUDE_CODE_USE_BEDROCK", "1"),
+            ("CLAUDE_SECURESTORAGE_CONFIG_DIR", ""),
+        ];
+        let environment = variables
+            .iter()
+            .fold(CliEnvironment::empty(), |it, (name, value)| {
+                it.set(*name, *value)
+            });
+        assert_eq!(environment.left_out().count(), 0);
+        assert_eq!(environment.for_cli(), with_owned(&variables));
+    }
+
+    /// G5, R54: each of these breaks the conversation with the CLI or lets calls run undecided, and
+    /// none reaches it; the application can see that.
+    #[test]
+    fn what_would_break_the_cli_is_left_out_and_said() {
+        let names = [
+            // Writes debug text between the frames (spec/cli-protocol.md 1).
+            "ANTHROPIC_LOG",
+            // The tools would lose the names that policies and records know them by.
+            "CLAUDE_AGENT_SDK_MCP_NO_PREFIX",
+            // A CLI that believes it runs inside another one writes no transcript.
+            "CLAUDECODE",
+            "CLAUDE_CODE_CHILD_SESSION",
+            "CLAUDE_CODE_SESSION_ID",
+            // Nothing is mirrored then (measured on CLI 2.1.316 and 2.1.332).
+            "CLAUDE_CODE_SKIP_PROMPT_HISTORY",
+            // A deferred call would not go on, hooks would not be asked, or calls would run unasked.
+            "CLAUDE_CODE_DISABLE_DEFERRED_TOOL_RESUME",
+            "CLAUDE_CODE_DISABLE_HOOK_FORWARDING",
+            "CLAUDE_CODE_SIMPLE",
+            "CLAUDE_CODE_EVEN_MORE_DANGEROUSLY_SKIP_PERMISSIONS",
+            "CLAUDE_BG_SESSION_PERMISSION_RULES",
+            // Settings, plugins and code of somebody else. A hook of a plugin replaces the input that
+            // was approved (measured with `CLAUDE_CODE_PLUGIN_DIRS` on both).
+            "CLAUDE_CODE_MANAGED_SETTINGS_PATH",
+            "CLAUDE_CODE_PLUGIN_DIRS",
+            "NODE_OPTIONS",
+            // Changes what a resume does (spec/cli-protocol.md 17).
+            "CLAUDE_CODE_RESUME_PROMPT",
+            // One that no version has yet.
+            "CLAUDE_CODE_OF_TOMORROW",
+        ];
+        let environment = names
+            .iter()
+            .fold(CliEnvironment::empty().set("HOME", "/"), |it, name| {
+                it.set(*name, "1")
+            });
+        let left_out: BTreeSet<&str> = environment.left_out().collect();
+        assert_eq!(left_out, names.into());
+        let given = environment.for_cli();
+        assert_eq!(given.keys().find(|it| left_out.contains(it.as_str())), None);
+        assert!(given.contains_key("HOME"));
+
+        let ours = CliEnvironment::empty().set("CLAUDE_CONFIG_DIR", "/login");
+        let ours = ours.set("CLAUDE_CODE_ENTRYPOINT", "abide");
+        assert_eq!(ours.left_out().count(), 0);
+        let changed = ours.set("CLAUDE_CODE_ENTRYPOINT", "other");
+        assert_eq!(
+            changed.left_out().collect::<Vec<_>>(),
+            ["CLAUDE_CODE_ENTRYPOINT"]
+        );
+    }
+
+    /// The names are found by halving.
+    #[test]
+    fn the_kept_names_are_sorted() {
+        assert!(KEPT.is_sorted());
     }
 
     /// G10: values are never shown.

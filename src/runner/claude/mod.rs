@@ -28,8 +28,8 @@ use crate::turn::{RunModelContext, RunModelOutcome};
 pub use builder::{CUSTOM_TOOL_SERVER_NAME_DEFAULT, ClaudeAgentRunnerBuilder};
 pub use environment::CliEnvironment;
 pub use options::{
-    ClaudeAgentOptions, CliVersionPolicy, Effort, McpServer, PermissionMode, SettingSource,
-    SubAgent,
+    ApiKeyHelper, ClaudeAgentOptions, CliVersionPolicy, Effort, McpServer, PermissionMode,
+    SettingSource, SubAgent,
 };
 
 use drive::{Care, Source};
@@ -134,6 +134,9 @@ impl ClaudeAgentRunner {
         for tool in options.tools.iter().filter(is_unknown) {
             tracing::warn!(%tool, "the tested versions of the Claude Code CLI have no such tool");
         }
+        for variable in options.environment.left_out() {
+            tracing::warn!(%variable, "this variable of the options is not handed on to the CLI");
+        }
         Ok(options)
     }
 
@@ -183,7 +186,11 @@ impl AgentFrameworkRunner for ClaudeAgentRunner {
         let stays_with = StartedWith::of(&launch, &segment.setup);
         let care = Care {
             versions: options.cli_version_policy,
-            redaction: Redaction::of(&launch.environment, &options.mcp_servers),
+            redaction: Redaction::of(
+                &launch.environment,
+                &options.mcp_servers,
+                options.api_key_helper.as_ref(),
+            ),
             live_window: context.live_window,
             live: self.live.clone(),
         };

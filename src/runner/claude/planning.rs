@@ -144,8 +144,8 @@ impl ClaudeAgentRunner {
         spec.transcript = transcript;
         let servers = mcp_config(&self.server_name, &options.mcp_servers);
         spec.files.push(LaunchFile::new("--mcp-config", servers));
-        if let Some(command) = &options.api_key_helper {
-            let settings = serde_json::json!({ "apiKeyHelper": command });
+        if let Some(helper) = &options.api_key_helper {
+            let settings = serde_json::json!({ "apiKeyHelper": helper.command() });
             let file = LaunchFile::new("--settings", settings.to_string());
             spec.files.push(file);
         }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use super::options::ApiKeyHelper;
 use crate::failure::AttemptFailure;
 use crate::protocol::McpServer;
 
@@ -31,10 +32,11 @@ pub(super) struct Redaction {
 }
 
 impl Redaction {
-    /// Collects the secrets of an environment and of tool servers.
+    /// Collects the secrets of an environment, of tool servers and of the command for the key.
     pub(super) fn of(
         environment: &BTreeMap<String, String>,
         servers: &BTreeMap<String, McpServer>,
+        helper: Option<&ApiKeyHelper>,
     ) -> Self {
         let is_secret = |name: &str, value: &str| {
             let name = name.to_ascii_uppercase();
@@ -58,6 +60,7 @@ impl Redaction {
             .flat_map(|value| std::iter::once(value).chain(value.lines()))
             .chain(headers)
             .chain(addresses.flat_map(address_secrets))
+            .chain(helper.map(ApiKeyHelper::command))
             .map(str::trim)
             .filter(|it| it.len() >= SECRET_BYTES_MIN)
             .map(str::to_owned)
@@ -184,6 +187,7 @@ mod tests {
                     },
                 ),
             ]),
+            Some(&ApiKeyHelper::new("vault read --token of-the-vault key")),
         )
     }
 
@@ -202,6 +206,10 @@ mod tests {
             ("sent Bearer of-the-server", "sent [redacted]"),
             ("sent of-the-server!", "sent [redacted]!"),
             ("files of-the-files", "files [redacted]"),
+            (
+                "sh: vault read --token of-the-vault key: not found",
+                "sh: [redacted]: not found",
+            ),
             ("got x-b: second-one", "got [redacted]"),
             (
                 "https://web/mcp?a=1&apikey=of-the-query is down",

@@ -113,6 +113,18 @@ fn a_frame_that_cannot_be_read_ends_the_segment() {
     );
 }
 
+/// G5, G10: a question that cannot be read, so that no answer can name it, ends the segment at once;
+/// the CLI would wait for ever.
+#[test]
+fn a_question_that_cannot_be_read_ends_the_segment() {
+    let mut stepper = turn();
+    stepper.line(r#"{"type":"control_request","request_id":"r1","request":{"sk-secret"#);
+    contract_failure(
+        stepper,
+        "a control_request frame of 65 bytes cannot be read: it does not fit at byte 65",
+    );
+}
+
 /// Frames of other types, and lines that are no JSON, are passed over.
 #[test]
 fn unknown_frames_are_passed_over() {

@@ -35,7 +35,8 @@ fn a_call_inside_a_segment_starts_once_and_ends_once() {
     assert_eq!(world.report(&attempt, finished("c1")), Reply::Superseded);
     assert_eq!(world.report(&attempt, starting("c1")), Reply::CallGranted);
     assert_eq!(world.status("c1"), CallStatus::Started);
-    assert_eq!(world.report(&attempt, starting("c1")), Reply::Superseded);
+    let again = world.report(&attempt, starting("c1"));
+    assert_eq!(again, Reply::CallNotPermitted);
     assert_eq!(world.report(&attempt, finished("c1")), Reply::Done);
     assert_eq!(world.report(&attempt, finished("c1")), Reply::Superseded);
     let again = world.report(&attempt, starting("c1"));
@@ -49,7 +50,8 @@ fn a_call_inside_a_segment_starts_once_and_ends_once() {
 #[test]
 fn a_segment_starts_only_what_was_permitted() {
     let (mut world, attempt) = permitted(&[("c1", ToolEffect::NonIdempotentWrite)]);
-    assert_eq!(world.report(&attempt, starting("other")), Reply::Superseded);
+    let start = world.report(&attempt, starting("other"));
+    assert_eq!(start, Reply::CallNotPermitted);
     assert_eq!(world.report(&attempt, finished("other")), Reply::Superseded);
     assert_eq!(world.status("c1"), CallStatus::Decided);
 }

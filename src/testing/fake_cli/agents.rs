@@ -19,6 +19,8 @@ pub(super) struct Agent {
     messages: Vec<ScriptMessage>,
     /// The calls of its current reply, by their position in the turn.
     open: Vec<usize>,
+    /// Its PostToolBatch requests that are not answered.
+    pub(super) batch: Vec<String>,
     has_spoken: bool,
     entries: Vec<Value>,
 }
@@ -52,6 +54,7 @@ impl FakeCli {
             id: id.clone(),
             messages: vec![ScriptMessage::user(vec![ScriptBlock::Text(prompt.clone())])],
             open: Vec::new(),
+            batch: Vec::new(),
             has_spoken: false,
             entries: vec![json!({"type": "agent_metadata", "agentId": id})],
         };
@@ -69,7 +72,7 @@ impl FakeCli {
     pub(super) fn step_agent(&mut self, turn: &mut Turn, index: usize) -> bool {
         let is_ready = match &turn.calls[index].state {
             CallState::Delegated(agent) => {
-                agent.open.iter().all(|it| turn.calls[*it].is_finished())
+                agent.batch.is_empty() && agent.open.iter().all(|it| turn.calls[*it].is_finished())
             }
             _ => false,
         };
@@ -81,13 +84,21 @@ impl FakeCli {
             return false;
         };
         let mut is_lost = false;
-        for open in std::mem::take(&mut agent.open) {
-            is_lost |= !self.hand_over_result(turn, index, open, &mut agent);
+        let over = std::mem::take(&mut agent.open);
+        for open in &over {
+            is_lost |= !self.hand_over_result(turn, index, *open, &mut agent);
+        }
+        if !over.is_empty() && !is_lost {
+            let calls: Vec<Value> = over.iter().map(|it| turn.calls[*it].of_batch()).collect();
+            agent.batch = self.send_batch_hooks(turn, Some(&agent.id), &calls);
+            turn.calls[index].state = CallState::Delegated(agent);
+            return true;
         }
         // A call deferred in a sub-agent is lost and the sub-agent ends (capture `subagent_defer`).
         let reply = if is_lost {
             None
         } else {
+            self.model_requests += 1;
             self.total.add(SUBAGENT_MODEL, 1);
             self.since_last_result.add(SUBAGENT_MODEL, 1);
             let tools: Vec<String> = self
@@ -131,7 +142,10 @@ impl FakeCli {
     ) {
         let mut said = Vec::new();
         for block in blocks {
-            let ReplyBlock::ToolUse { name, input, reuse } = block else {
+            let ReplyBlock::ToolUse {
+                name, input, reuse, ..
+            } = block
+            else {
                 continue;
             };
             let id = reuse.unwrap_or_else(|| self.ids.call());

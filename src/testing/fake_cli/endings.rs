@@ -213,6 +213,7 @@ impl FakeCli {
     /// Ends a turn whose call was denied with `interrupt: true`.
     pub(super) fn abort(&mut self, mut turn: Turn) {
         let step = std::mem::replace(&mut turn.step, Step::Tools);
+        turn.is_streaming = false;
         let (ending, text) = match step {
             Step::Streaming(stream) => {
                 self.write_entries(&mut turn, &stream.message, "tool_use");

@@ -53,6 +53,14 @@ pub enum Fault {
         /// True when a retry succeeds.
         recovers: bool,
     },
+    /// Breaks the stream of the n-th model call of the process, counted from 1, once this many of
+    /// its blocks are complete; the blocks stay, and so do the calls among them.
+    BreakStream {
+        /// Which model call.
+        at_model_call: u64,
+        /// How many blocks; the reply has at least as many.
+        after_blocks: usize,
+    },
     /// Sends no transcript_mirror frame.
     NoMirror,
 }

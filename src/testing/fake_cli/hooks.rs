@@ -80,6 +80,32 @@ impl FakeCli {
         );
     }
 
+    /// Asks what was registered for the end of a reply's calls, denied and unknown ones among them
+    /// (real CLI 2.1.316, 2.1.332); returns the requests.
+    pub(super) fn send_batch_hooks(
+        &mut self,
+        turn: &Turn,
+        agent: Option<&str>,
+        calls: &[Value],
+    ) -> Vec<String> {
+        let mut open = Vec::new();
+        for callback in self.hooks.post_tool_batch.clone() {
+            let mut input = self.hook_input(turn, "PostToolBatch");
+            if let Some(agent) = agent {
+                merge(
+                    &mut input,
+                    json!({"agent_id": agent, "agent_type": "general-purpose"}),
+                );
+            }
+            merge(&mut input, json!({"tool_calls": calls}));
+            open.push(self.send_request(
+                json!({"subtype": "hook_callback", "callback_id": callback.id, "input": input}),
+                Open::BatchHook,
+            ));
+        }
+        open
+    }
+
     /// The fields that every hook gets.
     pub(super) fn hook_input(&self, turn: &Turn, event: &str) -> Value {
         let mut input = json!({

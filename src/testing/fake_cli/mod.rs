@@ -18,6 +18,7 @@ use serde_json::json;
 
 mod agents;
 mod arguments;
+mod broken;
 mod builtin;
 mod endings;
 mod faults;
@@ -116,6 +117,8 @@ pub struct FakeCli {
     ends_with_error: bool,
     exit: Option<i32>,
     model_calls: u64,
+    /// As `model_calls`, with retries and sub-agents' calls.
+    model_requests: u64,
     results: u64,
     rpc_ids: u64,
     total: Usage,
@@ -185,6 +188,7 @@ impl FakeCli {
             ends_with_error: false,
             exit: None,
             model_calls: 0,
+            model_requests: 0,
             results: 0,
             rpc_ids: 1,
             total: Usage::default(),
@@ -336,6 +340,13 @@ impl FakeCli {
     #[must_use]
     pub fn was_killed(&self) -> bool {
         self.was_killed
+    }
+
+    /// Returns the number of requests to the model: those of sub-agents, retries and failures
+    /// among them.
+    #[must_use]
+    pub fn model_requests(&self) -> u64 {
+        self.model_requests
     }
 
     /// Returns the number of lines that the host took.

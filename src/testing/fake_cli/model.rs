@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use super::endings::Ending;
 use super::frames::{self, merge};
 use super::tools::Call;
-use super::turn::{Progress, Step, Turn};
-use super::{FakeCli, Fault};
+use super::turn::{Progress, Step, Turn, Unwritten};
+use super::{FakeCli, Fault, transcript};
 use crate::testing::script::{self, ModelReply, ReplyBlock};
 
 #[derive(Debug)]
@@ -19,6 +19,10 @@ pub(super) struct Stream {
     stop_reason: &'static str,
     /// The first half of the current text, already sent.
     pub(super) half: Option<String>,
+    /// The gate to wait at before the next block.
+    held: Option<String>,
+    /// The number of blocks after which it breaks.
+    breaks_after: Option<usize>,
 }
 
 impl FakeCli {
@@ -36,12 +40,22 @@ impl FakeCli {
             self.transcript.tokens_reminder(&mut self.ids);
         }
         turn.model_calls += 1;
-        self.model_calls += 1;
         let mut status = json!({"type": "system", "subtype": "status", "status": "requesting"});
         if !turn.user_uuids.is_empty() {
             merge(&mut status, json!({"user_message_uuids": turn.user_uuids}));
         }
         self.send_own(status);
+        self.request_reply(turn)
+    }
+
+    /// Sends one request; a broken stream may make it be sent again.
+    pub(super) fn request_reply(&mut self, turn: &mut Turn) -> Progress {
+        // The mirror's 100 ms are over before the model has said anything.
+        if transcript::is_flushed_when_quiet(self.config.mirror_lag) {
+            self.flush_mirror(false);
+        }
+        self.model_calls += 1;
+        self.model_requests += 1;
         if let Some(progress) = self.fail_model_call(turn) {
             return progress;
         }
@@ -79,16 +93,39 @@ impl FakeCli {
         }
         self.send_event(&message, start);
         turn.is_streaming = true;
+        let breaks_after = self.config.faults.iter().find_map(|it| match it {
+            Fault::BreakStream {
+                at_model_call,
+                after_blocks,
+            } if *at_model_call == self.model_calls => Some(*after_blocks),
+            _ => None,
+        });
+        if breaks_after.is_some_and(|it| it > blocks.len()) {
+            self.violation("BreakStream names a block that the reply does not have".to_owned());
+        }
         turn.step = Step::Streaming(Stream {
             message,
             index: 0,
             blocks: blocks.into(),
             stop_reason: if calls { "tool_use" } else { "end_turn" },
             half: None,
+            held: None,
+            breaks_after,
         });
     }
 
     pub(super) fn stream(&mut self, turn: &mut Turn, mut stream: Stream) -> Progress {
+        if stream
+            .held
+            .as_ref()
+            .is_some_and(|it| !self.gates.contains(it))
+        {
+            turn.step = Step::Streaming(stream);
+            return Progress::Waits;
+        }
+        if stream.breaks_after == Some(stream.index) {
+            return self.break_stream(turn, &stream);
+        }
         let Some(block) = stream.blocks.pop_front() else {
             self.end_stream(turn, &stream);
             turn.step = Step::Tools;
@@ -133,7 +170,13 @@ impl FakeCli {
                 turn.text.clone_from(text);
                 json!({"type": "text", "text": text})
             }
-            ReplyBlock::ToolUse { name, input, reuse } => {
+            ReplyBlock::ToolUse {
+                name,
+                input,
+                reuse,
+                gate,
+            } => {
+                stream.held.clone_from(gate);
                 let id = reuse.clone().unwrap_or_else(|| self.ids.call());
                 self.start_block(
                     &stream,
@@ -199,7 +242,22 @@ impl FakeCli {
     /// Writes the entries of a message whose lines were sent.
     pub(super) fn write_entries(&mut self, turn: &mut Turn, message: &str, stop_reason: &str) {
         let request = self.ids.uuid();
-        for (block, (uuid, content)) in turn.entries.drain(..).enumerate() {
+        let mut blocks = 0;
+        for unwritten in turn.entries.drain(..) {
+            let (uuid, content) = match unwritten {
+                Unwritten::Block { uuid, content } => (uuid, content),
+                Unwritten::Result {
+                    uuid,
+                    parent,
+                    entry,
+                } => {
+                    self.transcript
+                        .chain(&mut self.ids, Some(uuid), Some(&parent), entry);
+                    continue;
+                }
+            };
+            let block = blocks;
+            blocks += 1;
             let entry = json!({
                 "type": "assistant", "apiBlockIndex": block, "requestId": REQUEST_ID, "requestRef": request,
                 "requestedModel": self.model(), "effort": "high", "perTurnEffort": null,
@@ -233,7 +291,10 @@ impl FakeCli {
             turn.name_messages(&mut frame);
         }
         let uuid = self.send_stamped(frame);
-        turn.entries.push((uuid.clone(), content.clone()));
+        turn.entries.push(Unwritten::Block {
+            uuid: uuid.clone(),
+            content: content.clone(),
+        });
         uuid
     }
 
@@ -264,45 +325,6 @@ impl FakeCli {
             );
             self.send_own(frame);
         }
-    }
-
-    /// Fails the model call when a fault says so.
-    fn fail_model_call(&mut self, turn: &mut Turn) -> Option<Progress> {
-        let fault = self.config.faults.iter().find_map(|it| match it {
-            Fault::ApiError {
-                status,
-                at_model_call,
-                recovers,
-            } if *at_model_call == self.model_calls => Some((*status, *recovers)),
-            _ => None,
-        });
-        let (status, recovers) = fault?;
-        let limit = self
-            .config
-            .environment
-            .get("CLAUDE_CODE_MAX_RETRIES")
-            .and_then(|it| it.parse::<u64>().ok());
-        let is_retried = matches!(status, 401 | 408 | 429 | 500..);
-        let retries = match (is_retried, limit) {
-            (false, _) => 0,
-            (true, Some(limit)) => limit,
-            (true, None) => 10,
-        };
-        for attempt in 1..=retries {
-            self.send_own(json!({
-                "type": "system", "subtype": "api_retry", "attempt": attempt, "max_retries": retries,
-                "retry_delay_ms": 600 * attempt, "error_status": status, "error": super::endings::error_kind(status),
-            }));
-            self.transcript.chain(&mut self.ids, None, None, json!({"type": "system", "subtype": "api_error", "level": "error", "retryAttempt": attempt, "maxRetries": retries}));
-            if recovers {
-                return None;
-            }
-        }
-        if status == 401 && limit.is_none() {
-            turn.step = Step::Retrying;
-            return Some(Progress::Waits);
-        }
-        Some(Progress::Ended(Ending::ApiError { status }))
     }
 }
 

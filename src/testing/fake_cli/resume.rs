@@ -38,7 +38,8 @@ impl FakeCli {
             return;
         }
         let lines = self.config.transcript.clone().unwrap_or_default();
-        self.transcript.load(&lines);
+        let wrong = self.transcript.load(&lines);
+        self.violations.extend(wrong);
         let cost_state = self
             .transcript
             .entries()
@@ -90,6 +91,7 @@ impl FakeCli {
             Resume::Interrupted => {
                 let mut turn = Turn::new(Origin::Interrupted, Step::CallModel);
                 turn.lifecycle.push(command);
+                turn.user_uuids.extend(self.transcript.last_prompt_uuid());
                 self.continue_resumed(&mut turn);
                 self.turn = Some(turn);
             }

@@ -7,7 +7,7 @@ use super::builtin::end_gated;
 use super::frames::{self, merge};
 use super::inbound::Open;
 use super::permission::{HookAnswer, Source};
-use super::turn::{Progress, Turn};
+use super::turn::{Progress, Turn, Unwritten};
 use super::{FakeCli, Fault};
 
 #[derive(Debug)]
@@ -106,6 +106,23 @@ impl Call {
     pub(super) fn is_finished(&self) -> bool {
         matches!(self.state, CallState::Done(_) | CallState::Deferred)
     }
+
+    /// What PostToolBatch says about it.
+    pub(super) fn of_batch(&self) -> Value {
+        let mut told =
+            json!({"tool_name": self.name, "tool_input": self.input, "tool_use_id": self.id});
+        if let CallState::Done(outcome) = &self.state {
+            merge(&mut told, json!({"tool_response": outcome.content}));
+        }
+        told
+    }
+
+    /// Takes the answer to a PostToolBatch of the sub-agent that this call started.
+    pub(super) fn end_batch_hook(&mut self, id: &str) {
+        if let CallState::Delegated(agent) = &mut self.state {
+            agent.batch.retain(|it| it != id);
+        }
+    }
 }
 
 impl FakeCli {
@@ -118,8 +135,8 @@ impl FakeCli {
                     self.ask_hooks(turn, index);
                     moved = true;
                 }
-                // A call of the main conversation runs once the reply is complete.
-                CallState::Allowed if !turn.is_streaming || turn.calls[index].parent.is_some() => {
+                // Even before the reply is complete (real CLI 2.1.316, 2.1.332).
+                CallState::Allowed => {
                     self.run(turn, index);
                     moved = true;
                 }
@@ -131,7 +148,6 @@ impl FakeCli {
                 CallState::Waiting
                 | CallState::AskingHooks
                 | CallState::AskingHost
-                | CallState::Allowed
                 | CallState::Running
                 | CallState::AtGate(_)
                 | CallState::Done(_)
@@ -228,8 +244,17 @@ impl FakeCli {
         turn.calls[index].state = CallState::Done(outcome);
     }
 
-    /// Sends the results of the main conversation's calls, in the model's order.
     pub(super) fn step_tools(&mut self, turn: &mut Turn) -> Progress {
+        if self.emit_results(turn) {
+            self.after_tools(turn)
+        } else {
+            Progress::Waits
+        }
+    }
+
+    /// Sends the results of the main conversation's calls, in the model's order; false when one is
+    /// missing.
+    pub(super) fn emit_results(&mut self, turn: &mut Turn) -> bool {
         for index in 0..turn.calls.len() {
             if turn.calls[index].parent.is_some() || turn.calls[index].is_emitted {
                 continue;
@@ -239,18 +264,19 @@ impl FakeCli {
                     let outcome = outcome.clone();
                     self.emit_result(turn, index, &outcome);
                 }
-                CallState::Deferred => self.emit_deferral(turn, index),
-                CallState::Waiting
+                CallState::Deferred if !turn.is_streaming => self.emit_deferral(turn, index),
+                CallState::Deferred
+                | CallState::Waiting
                 | CallState::AskingHooks
                 | CallState::AskingHost
                 | CallState::Allowed
                 | CallState::Running
                 | CallState::AtGate(_)
-                | CallState::Delegated(_) => return Progress::Waits,
+                | CallState::Delegated(_) => return false,
             }
             turn.calls[index].is_emitted = true;
         }
-        self.after_tools(turn)
+        true
     }
 
     pub(super) fn emit_result(&mut self, turn: &mut Turn, index: usize, outcome: &Outcome) {
@@ -285,8 +311,17 @@ impl FakeCli {
         if let Some(id) = &turn.prompt_id {
             merge(&mut entry, json!({"promptId": id}));
         }
-        self.transcript
-            .chain(&mut self.ids, Some(uuid), Some(&call.assistant_uuid), entry);
+        let parent = call.assistant_uuid.clone();
+        if turn.is_streaming {
+            turn.entries.push(Unwritten::Result {
+                uuid,
+                parent,
+                entry,
+            });
+        } else {
+            self.transcript
+                .chain(&mut self.ids, Some(uuid), Some(&parent), entry);
+        }
         turn.tool_results += 1;
     }
 

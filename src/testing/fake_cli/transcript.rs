@@ -49,26 +49,54 @@ impl Transcript {
         }
     }
 
-    /// Takes the lines of a materialised transcript; a cut-off last line is passed over, an entry
-    /// that comes twice counts once.
-    pub(super) fn load(&mut self, lines: &[String]) {
+    /// Takes the lines of a materialised transcript: a cut-off last line is passed over, an entry
+    /// that comes twice counts once. Returns what the host should not have written, even where the
+    /// real CLI forgives it.
+    pub(super) fn load(&mut self, lines: &[String]) -> Vec<String> {
+        let mut wrong = Vec::new();
         let mut known = BTreeSet::new();
-        for line in lines {
+        for (index, line) in lines.iter().enumerate() {
             let Ok(entry) = serde_json::from_str::<Value>(line) else {
+                wrong.push(format!("line {index} of the transcript is no JSON"));
                 continue;
             };
+            if !is_compact(line) {
+                wrong.push(format!("line {index} of the transcript holds blanks"));
+            }
             if entry["isSidechain"] == true {
+                wrong.push(format!("line {index} of the transcript is a sub-agent's"));
                 continue;
             }
             if let Some(uuid) = entry["uuid"].as_str() {
+                let follows = match entry["parentUuid"].as_str() {
+                    Some(parent) => known.contains(parent),
+                    // A compaction begins a chain of its own (spec/cli-protocol.md 12).
+                    None => known.is_empty() || entry["subtype"] == "compact_boundary",
+                };
                 if !known.insert(uuid.to_owned()) {
+                    wrong.push(format!("line {index} of the transcript comes twice"));
                     continue;
+                }
+                if !follows {
+                    wrong.push(format!(
+                        "line {index} of the transcript follows no line before it"
+                    ));
                 }
                 self.leaf = Some(uuid.to_owned());
             }
             self.has_snapshot |= entry["attachment"]["type"] == "prompt_snapshot";
             self.entries.push(entry);
         }
+        wrong
+    }
+
+    /// Returns the id of the last message of a person.
+    pub(super) fn last_prompt_uuid(&self) -> Option<String> {
+        self.entries
+            .iter()
+            .rfind(|it| it["type"] == "user" && it["promptSource"] == "sdk")
+            .and_then(|it| it["uuid"].as_str())
+            .map(str::to_owned)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -306,13 +334,19 @@ impl Transcript {
             if !is_assistant && entry["type"] != "user" {
                 continue;
             }
+            // What the CLI itself says about a failure is for people.
+            if entry["isApiErrorMessage"] == true {
+                continue;
+            }
             let blocks = read_blocks(&entry["message"]["content"], &mut results);
             let id = entry["message"]["id"].as_str().filter(|_| is_assistant);
-            match messages.last_mut() {
-                Some((last, message)) if id.is_some() && *last == id => {
-                    message.blocks.extend(blocks);
-                }
-                Some(_) | None => messages.push((
+            // A result may stand between two blocks of one message.
+            let earlier = messages
+                .iter_mut()
+                .rfind(|(it, _)| it.is_some() && *it == id);
+            match earlier {
+                Some((_, message)) => message.blocks.extend(blocks),
+                None => messages.push((
                     id,
                     if is_assistant {
                         ScriptMessage::assistant(blocks)
@@ -357,6 +391,22 @@ fn read_blocks(content: &Value, results: &mut BTreeMap<&str, usize>) -> Vec<Scri
         }
     }
     blocks
+}
+
+/// True for JSON without a blank between its parts: with blanks the real CLI does not see that a
+/// deferral has its result (spec/cli-protocol.md 0.1).
+fn is_compact(line: &str) -> bool {
+    let mut is_text = false;
+    let mut is_escaped = false;
+    line.bytes().all(|byte| {
+        match (is_text, byte) {
+            (true, _) if is_escaped => is_escaped = false,
+            (true, b'\\') => is_escaped = true,
+            (_, b'"') => is_text = !is_text,
+            (_, _) => {}
+        }
+        is_text || !byte.is_ascii_whitespace()
+    })
 }
 
 /// Says whether frames leave now, later or at the result.

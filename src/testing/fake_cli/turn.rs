@@ -5,7 +5,6 @@ use serde_json::{Value, json};
 use super::FakeCli;
 use super::endings::Ending;
 use super::frames::{self, merge};
-use super::inbound::Open;
 use super::model::Stream;
 use super::tools::Call;
 use crate::testing::script::{CONTINUE_TEXT, ReplyBlock};
@@ -41,8 +40,21 @@ pub(super) struct Turn {
     pub(super) is_streaming: bool,
     /// True until the first frame that names the user messages as its own.
     pub(super) is_unannounced: bool,
-    /// The entries of the message that is streaming: uuid and block.
-    pub(super) entries: Vec<(String, Value)>,
+    /// What goes into the transcript once the message that is streaming is complete.
+    pub(super) entries: Vec<Unwritten>,
+}
+
+/// An entry that the end of a message makes.
+#[derive(Debug)]
+pub(super) enum Unwritten {
+    /// A block of the message: its entry holds the final stop reason.
+    Block { uuid: String, content: Value },
+    /// The result of a call that was over before the message was.
+    Result {
+        uuid: String,
+        parent: String,
+        entry: Value,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,6 +124,9 @@ impl Turn {
         if let Step::BatchHook { open } = &mut self.step {
             open.retain(|it| it != id);
         }
+        for call in &mut self.calls {
+            call.end_batch_hook(id);
+        }
     }
 
     /// Adds the user messages' ids to a frame.
@@ -175,7 +190,10 @@ impl FakeCli {
                 turn.step = Step::AtGate { gate, blocks };
                 Progress::Waits
             }
-            Step::Streaming(stream) => self.stream(turn, stream),
+            Step::Streaming(stream) => {
+                self.emit_results(turn);
+                self.stream(turn, stream)
+            }
             Step::Tools => self.step_tools(turn),
             Step::BatchHook { open } => {
                 let waits = !open.is_empty() && !self.input_closed;
@@ -208,11 +226,11 @@ impl FakeCli {
                 Ending::Deferred
             });
         }
-        let names: Vec<Value> = turn
+        let calls: Vec<Value> = turn
             .calls
             .drain(..)
             .filter(|it| it.parent.is_none())
-            .map(|it| json!({"tool_name": it.name, "tool_input": it.input, "tool_use_id": it.id}))
+            .map(|it| it.of_batch())
             .collect();
         if turn.is_stopped_by_hook {
             return Progress::Ended(Ending::HookStopped);
@@ -232,16 +250,7 @@ impl FakeCli {
             turn.step = Step::CallModel;
             return Progress::Aborted;
         }
-        let callbacks = self.hooks.post_tool_batch.clone();
-        let mut open = Vec::new();
-        for callback in callbacks {
-            let mut input = self.hook_input(turn, "PostToolBatch");
-            merge(&mut input, json!({"tool_calls": names}));
-            open.push(self.send_request(
-                json!({"subtype": "hook_callback", "callback_id": callback.id, "input": input}),
-                Open::BatchHook,
-            ));
-        }
+        let open = self.send_batch_hooks(turn, None, &calls);
         turn.step = Step::BatchHook { open };
         Progress::More
     }
@@ -251,9 +260,13 @@ impl FakeCli {
         self.send_init(turn);
         let uuid = turn.lifecycle.first().cloned();
         let prompt_id = self.ids.uuid();
+        let content = match turn.origin {
+            Origin::Interrupted => json!([{"type": "text", "text": CONTINUE_TEXT}]),
+            Origin::Prompt | Origin::Deferral | Origin::ResumedDeferral => json!(CONTINUE_TEXT),
+        };
         let entry = json!({
             "type": "user", "promptId": prompt_id, "isMeta": true,
-            "message": {"role": "user", "content": CONTINUE_TEXT},
+            "message": {"role": "user", "content": content},
             "permissionMode": self.permission_mode(), "promptSource": "system", "turnOrigin": "system",
         });
         turn.prompt_id = Some(prompt_id);

@@ -137,15 +137,46 @@ async fn a_killed_process_says_nothing_more() {
     assert_eq!((handle.running(), handle.effects()), (0, Vec::new()));
 }
 
+/// 17i: SIGTERM ends it, whatever it waits for; one that is stuck gets SIGKILL.
 #[tokio::test]
-async fn a_dropped_process_is_killed() {
+async fn a_dropped_process_is_ended() {
+    let stuck = vec![Fault::StallAfterSent(3)];
+    let exits = [
+        (Vec::new(), CliExit::Exited(143)),
+        (stuck, CliExit::Exited(143)),
+        (vec![Fault::DieAfterSent(3)], CliExit::Signalled(9)),
+    ];
+    for (faults, exit) in exits {
+        let launcher = FakeCliLauncher::new();
+        let handle = launcher.handle();
+        handle.fault_next_launch(faults);
+        let prompt = r#"script: call Bash {"command":"x"}"#;
+        let mut process = start(&launcher, spec(&[]), prompt).await;
+        for _ in 0..3 {
+            process.receive().await.unwrap();
+        }
+        drop(process);
+        assert_eq!(handle.launches()[0].exit, Some(exit));
+        assert_eq!((handle.running(), handle.effects()), (0, Vec::new()));
+        assert_eq!(handle.violations(), [""; 0]);
+    }
+}
+
+/// The requests to the model are counted over all processes, retries among them.
+#[tokio::test]
+async fn model_requests_are_counted() {
     let launcher = FakeCliLauncher::new();
-    let process = start(&launcher, spec(&[]), "script: stall g").await;
-    drop(process);
-    assert_eq!(
-        launcher.handle().launches()[0].exit,
-        Some(CliExit::Signalled(9))
-    );
+    let handle = launcher.handle();
+    handle.fault_next_launch(vec![Fault::ApiError {
+        status: 529,
+        at_model_call: 1,
+        recovers: true,
+    }]);
+    for expected in [2, 3] {
+        let mut process = start(&launcher, spec(&[]), "script: say hi").await;
+        receive_until(&mut *process, is_result).await;
+        assert_eq!(handle.model_requests(), expected);
+    }
 }
 
 /// A process that does not end in its grace time gets SIGTERM.

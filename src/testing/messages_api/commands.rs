@@ -127,13 +127,18 @@ fn answer(reply: ModelReply) -> Answer {
                     ReplyBlock::ToolUse {
                         name,
                         input,
-                        reuse: None,
-                    } => reply.and(Block::tool_use(name, input)),
-                    ReplyBlock::ToolUse {
-                        name,
-                        input,
-                        reuse: Some(id),
-                    } => reply.and(Block::tool_use_as(id, name, input)),
+                        reuse,
+                        gate,
+                    } => {
+                        let reply = reply.and(match reuse {
+                            None => Block::tool_use(name, input),
+                            Some(id) => Block::tool_use_as(id, name, input),
+                        });
+                        match gate {
+                            None => reply,
+                            Some(gate) => reply.hold(HoldPoint::AfterBlock(index), gate),
+                        }
+                    }
                 };
             }
             match gate {

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::testing::script::{CONTINUE_TEXT, CUT_OFF_TEXT};
+
 /// One request as it came in. Created by the server; see
 /// [`ScriptedMessagesApi::requests`](super::ScriptedMessagesApi::requests).
 ///
@@ -83,9 +85,10 @@ pub struct SeenTurn {
 }
 
 /// Texts in user messages that the CLI writes by itself, by how they begin.
-const NOT_A_PROMPT: [&str; 4] = [
+const NOT_A_PROMPT: [&str; 5] = [
     "<system-reminder>",
-    "Continue from where you left off.",
+    CONTINUE_TEXT,
+    CUT_OFF_TEXT,
     "[Request interrupted by user",
     "[Image: source:",
 ];

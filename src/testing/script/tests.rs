@@ -127,7 +127,8 @@ fn reuse_calls_under_the_first_id_and_reports_the_second_result() {
         calls(vec![ReplyBlock::ToolUse {
             name: "b".to_owned(),
             input: json!({}),
-            reuse: Some("1".to_owned())
+            reuse: Some("1".to_owned()),
+            gate: None,
         }])
     );
     messages.push(ScriptMessage::assistant(vec![used("1", "b", json!({}))]));

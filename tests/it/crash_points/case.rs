@@ -17,8 +17,8 @@ use abide::testing::faults::{CrashPoint, CrashingStore, Side};
 use abide::testing::launcher::{FakeCliHandle, Launch};
 use abide::turn::CallPlace;
 
-use super::patience::{TURNS_OF_OTHERS, Watchdog, settles};
 use super::reference::{Answer, EPILOGUE, Reference};
+use crate::support::patience::{TURNS_OF_OTHERS, Watchdog, settles};
 use crate::support::{Cli, World};
 
 /// How long a worker may take, in the runtime's paused time: leases and back-off are part of it.

@@ -19,6 +19,7 @@ use abide::record::MessageRole;
 use abide::store::{MemoryStateStore, SessionStatus, StateStore};
 use abide::testing::clock::TokioClock;
 
+use crate::support::patience::watched;
 use scripted::{Run, Scripted};
 
 /// Where the virtual wall clock starts.
@@ -120,13 +121,16 @@ impl Log {
 
     /// Reads on until this kind of event has come this often since the beginning.
     async fn until(&mut self, count: usize, is_it: impl Fn(&EventKind) -> bool) {
-        while self.count(&is_it) < count {
-            match self.stream.next().await.unwrap().unwrap() {
-                Observed::Event(event) => self.seen.push(event),
-                Observed::CaughtUp | Observed::Live(_) => {}
-                other => panic!("unknown: {other:?}"),
+        watched(async {
+            while self.count(&is_it) < count {
+                match self.stream.next().await.unwrap().unwrap() {
+                    Observed::Event(event) => self.seen.push(event),
+                    Observed::CaughtUp | Observed::Live(_) => {}
+                    other => panic!("unknown: {other:?}"),
+                }
             }
-        }
+        })
+        .await;
     }
 
     fn count(&self, is_it: impl Fn(&EventKind) -> bool) -> usize {

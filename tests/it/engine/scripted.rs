@@ -17,6 +17,8 @@ use abide::turn::{
 use async_trait::async_trait;
 use tokio::sync::watch;
 
+use crate::support::patience::watched;
+
 /// What the runner was asked to do, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Run {
@@ -36,6 +38,7 @@ pub(super) enum Run {
 /// - `panic`, `fail`: what it says
 /// - `live <text>`: writes live text, then waits for the gate
 /// - `wait`: waits for the gate
+/// - `start <id>`: wants to start this call inside the segment, and says what it is answered
 /// - anything else is answered with `re: …`
 ///
 /// Tools: `write` waits for approval, `free` does not, both run once; `idempotent`, `flaky` (its
@@ -72,7 +75,8 @@ impl Scripted {
     /// Returns once this many runs have come to the closed gate.
     pub(super) async fn waiting(&self, count: usize) {
         let mut waiting = self.waiting.subscribe();
-        waiting.wait_for(|it| *it >= count).await.unwrap();
+        let came = waiting.wait_for(|it| *it >= count);
+        watched(came).await.unwrap();
     }
 
     pub(super) fn runs(&self) -> Vec<Run> {
@@ -188,6 +192,12 @@ impl AgentFrameworkRunner for Scripted {
                 self.wait_at_gate().await;
             }
             "wait" => self.wait_at_gate().await,
+            "start" => {
+                let tool_call_id = ToolCallId::new(rest).unwrap();
+                let starting = SegmentEvent::CallStarting { tool_call_id };
+                let answer = link.deliver(starting).await;
+                return Ok(completed(&format!("{answer:?}")));
+            }
             _ => {}
         }
         Ok(completed(&format!("re: {text}")))

@@ -258,6 +258,19 @@ async fn a_panic_of_the_runner_costs_the_turn_and_not_the_session() {
     );
 }
 
+/// G5: a start that nobody permitted is refused as that, and is no end of the attempt.
+#[tokio::test(start_paused = true)]
+async fn a_start_that_nobody_permitted_is_refused_and_its_segment_goes_on() {
+    let place = Place::new(Scripted::open());
+    let engine = place.engine().await;
+    let client = engine.client();
+    let id = session("s");
+    client.start_session(start("s", "start c1")).await.unwrap();
+    Log::of(&client, &id).await.turns_over(1).await;
+    assert_eq!(texts(&client, &id).await, ["start c1", "Ok(NotPermitted)"]);
+    assert_eq!(place.runner.segments(), [1]);
+}
+
 /// G1: a panicking handler may have done anything: its call is not repeated.
 #[tokio::test(start_paused = true)]
 async fn a_panic_of_a_single_attempt_tool_leaves_its_outcome_unknown() {

@@ -155,6 +155,19 @@ async fn a_superseded_segment_ends_without_starting_the_call() {
     assert_eq!(world.handle().running(), 0);
 }
 
+/// G5: a start that the session does not permit fails the attempt, which still is the session's.
+#[tokio::test]
+async fn a_start_that_is_not_permitted_fails_the_segment() {
+    let world = World::fake();
+    let mut agent = Agent::new(&world);
+    agent.start = Start::Forbid;
+    let call = agent.turn_to_call(BASH).await;
+    let segment = agent.resume(&call, ResumedFate::Permitted).await;
+    assert_eq!(segment.end.unwrap_err().class, FailureClass::Runner);
+    assert_eq!(world.bash_runs(), 0);
+    assert_eq!(world.handle().running(), 0);
+}
+
 /// G14: dropping a running segment ends its process.
 #[tokio::test]
 async fn a_dropped_segment_ends_its_process() {

@@ -43,6 +43,7 @@ mod processes;
 mod refusals;
 mod rules;
 mod scenarios;
+mod settings;
 mod streams;
 
 use std::path::{Path, PathBuf};
@@ -282,6 +283,7 @@ pub(crate) enum Start {
     Grant,
     Final(ToolOutcome),
     Supersede,
+    Forbid,
 }
 
 /// One agent and its conversation, as a session keeps them.
@@ -444,6 +446,9 @@ impl Agent {
                     }
                     (SegmentEvent::CallStarting { .. }, Start::Supersede) => {
                         Err(LinkError::Superseded)
+                    }
+                    (SegmentEvent::CallStarting { .. }, Start::Forbid) => {
+                        Ok(SegmentReply::NotPermitted)
                     }
                     _ => Ok(SegmentReply::Accepted),
                 };

@@ -6,7 +6,7 @@ use super::named::tests_by_name;
 use super::source::{Source, has_word, repository};
 
 const CHAPTER: &str = "src/manual/guarantees.md";
-const GUARANTEES: u32 = 14;
+pub(super) const GUARANTEES: u32 = 14;
 /// What stands in the place of the tests when there is none.
 const NO_TEST: &str = "—";
 

@@ -3,17 +3,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::guarantees::GUARANTEES;
 use super::named::tests_by_name;
-use super::source::{Source, repository};
+use super::source::{Source, has_word, repository};
 
 const LIST: &str = "fixtures/mutations.txt";
 const MUTATIONS_MIN: usize = 15;
 
-/// Design.md 9: no mutation of the list has lost what it changes or the test that catches it. A
-/// mutation that was left in the code after a killed run is found here too.
+/// Design.md 9: no mutation of the list has lost what it changes or the test that catches it, and
+/// each guarantee is attacked. A mutation that was left in the code after a killed run is found
+/// here too.
 #[test]
 fn every_mutation_can_be_planted() {
-    assert_eq!(problems(&repository(), MUTATIONS_MIN), [] as [String; 0]);
+    let found = problems(&repository(), MUTATIONS_MIN, GUARANTEES);
+    assert_eq!(found, [] as [String; 0]);
 }
 
 /// One entry of the list.
@@ -29,26 +32,36 @@ struct Mutation {
     new: String,
 }
 
-fn problems(sources: &[Source], least: usize) -> Vec<String> {
+fn problems(sources: &[Source], least: usize, guarantees: u32) -> Vec<String> {
     let Some(list) = sources.iter().find(|it| it.path == LIST) else {
         return vec![format!("{LIST} is missing")];
     };
     let tests = tests_by_name(sources);
     let mut names = BTreeSet::new();
     let mut problems = Vec::new();
+    let mut attacked = String::new();
     for block in list.text.split("\n== ").skip(1) {
         let (name, rest) = block.split_once('\n').unwrap_or((block, ""));
         if !names.insert(name) {
             problems.push(format!("{name} is there twice"));
         }
         let found = match read(rest) {
-            Some(mutation) => wrong_with(&mutation, sources, &tests),
+            Some(mutation) => {
+                attacked.push_str(&mutation.attacks);
+                attacked.push('\n');
+                wrong_with(&mutation, sources, &tests)
+            }
             None => vec!["it cannot be read".to_owned()],
         };
         problems.extend(found.into_iter().map(|it| format!("{name}: {it}")));
     }
     if names.len() < least {
         problems.push(format!("{} mutations, not {least}", names.len()));
+    }
+    for number in 1..=guarantees {
+        if !has_word(&attacked, &format!("G{number}")) {
+            problems.push(format!("no mutation attacks G{number}"));
+        }
     }
     problems
 }
@@ -151,7 +164,10 @@ fn mutations_that_do_not_fit_are_found() {
         (
             "G1, a reason",
             " ",
-            &["one: it does not say what it attacks"],
+            &[
+                "one: it does not say what it attacks",
+                "no mutation attacks G1",
+            ],
         ),
         ("--lib", "--bins", &["one: \"--bins\" is no test binary"]),
         (
@@ -185,8 +201,17 @@ fn mutations_that_do_not_fit_are_found() {
             "tests/it/x.rs",
             &["one: there is no tests/it/x.rs in the library"],
         ),
-        (" fn f", "fn f", &["one: it cannot be read"]),
-        ("file: ", "in: ", &["one: it cannot be read"]),
+        ("G2, a reason", "G1, a reason", &["no mutation attacks G2"]),
+        (
+            " fn f",
+            "fn f",
+            &["one: it cannot be read", "no mutation attacks G1"],
+        ),
+        (
+            "file: ",
+            "in: ",
+            &["one: it cannot be read", "no mutation attacks G1"],
+        ),
     ] {
         let sources = [
             Source::new(LIST, &good.replacen(from, to, 1)),
@@ -199,7 +224,7 @@ fn mutations_that_do_not_fit_are_found() {
                 "/// G1: once.\n#[test]\nfn it_runs_once() {}\nfn f() {\n    check();\n}\n",
             ),
         ];
-        assert_eq!(problems(&sources, 2), expected, "{from:?} as {to:?}");
+        assert_eq!(problems(&sources, 2, 2), expected, "{from:?} as {to:?}");
     }
-    assert_eq!(problems(&[], 0), ["fixtures/mutations.txt is missing"]);
+    assert_eq!(problems(&[], 0, 0), ["fixtures/mutations.txt is missing"]);
 }

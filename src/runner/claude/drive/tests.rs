@@ -86,7 +86,7 @@ impl Flood {
         let spec = LaunchSpec::new(Vec::new(), BTreeMap::new(), "/".into());
         let care = Care {
             versions: CliVersionPolicy::default(),
-            redaction: Redaction::of(&spec.environment, &BTreeMap::new()),
+            redaction: Redaction::of(&spec.environment, &BTreeMap::new(), None),
             live_window: Duration::from_secs(60),
             live: LiveProof::default(),
         };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::rules::{Rule, refuse_argument};
-use super::{ClaudeAgentOptions, McpServer};
+use super::{ApiKeyHelper, ClaudeAgentOptions, McpServer};
 use crate::definition::OptionError;
 use crate::policy::{ToolAnnotations, ToolPolicies, ToolPolicy};
 
@@ -90,11 +90,12 @@ impl ClaudeAgentOptions {
     }
 
     fn check_texts(&self) -> Result<(), OptionError> {
+        let helper = self.api_key_helper.as_ref().map(ApiKeyHelper::command);
         for (option, text) in [
-            ("model", &self.model),
-            ("fallback_model", &self.fallback_model),
-            ("title", &self.title),
-            ("api_key_helper", &self.api_key_helper),
+            ("model", self.model.as_deref()),
+            ("fallback_model", self.fallback_model.as_deref()),
+            ("title", self.title.as_deref()),
+            ("api_key_helper", helper),
         ] {
             if let Some(text) = text {
                 if text.trim().is_empty() {

@@ -1,6 +1,7 @@
 //! [`ClaudeAgentOptions`]: how the CLI of one segment is set up.
 
 mod check;
+mod helper;
 mod rules;
 
 #[cfg(test)]
@@ -14,6 +15,8 @@ use serde_json::{Map, Value};
 
 use super::CliEnvironment;
 use crate::definition::OptionError;
+
+pub use helper::ApiKeyHelper;
 
 pub use crate::protocol::{Effort, McpServer, PermissionMode, SettingSource, SubAgent};
 
@@ -63,7 +66,7 @@ pub struct ClaudeAgentOptions {
     pub environment: CliEnvironment,
     /// A command whose output is the API key, for keys that change. Default: none. It is run by the
     /// CLI through a shell, and wins over a stored login.
-    pub api_key_helper: Option<String>,
+    pub api_key_helper: Option<ApiKeyHelper>,
     /// What the CLI does with a call that nobody decided about. Default: it asks, and is refused.
     pub permission_mode: PermissionMode,
     /// Which settings files of the working directory the CLI reads. Default: none.
@@ -246,7 +249,7 @@ impl ClaudeAgentOptions {
     /// Sets the command whose output is the API key.
     #[must_use]
     pub fn with_api_key_helper(mut self, command: impl Into<String>) -> Self {
-        self.api_key_helper = Some(command.into());
+        self.api_key_helper = Some(ApiKeyHelper::new(command));
         self
     }
 

@@ -409,6 +409,9 @@ fn errors_and_options_show_no_values_of_variables_and_servers() {
             },
         ),
     ];
+    let bad = bad
+        .into_iter()
+        .chain([options().with_api_key_helper(format!("echo {key}\0"))]);
     for options in bad {
         let error = check(&options).unwrap_err();
         let shown = format!("{error} {error:?} {options:?}");

@@ -9,6 +9,8 @@ pub(super) struct Host {
     /// All frames taken, in order.
     pub(super) frames: Vec<Value>,
     prompts: u32,
+    /// Whether it registers PostToolBatch; its answer is the hook's, `{}` for a decision.
+    pub(super) has_batch_hook: bool,
     /// The answer to each PreToolUse, by tool use id; `None` leaves it open.
     pub(super) hook: MayAnswer,
     /// The answer to can_use_tool.
@@ -23,6 +25,7 @@ impl Host {
             cli: FakeCli::new(config),
             frames: Vec::new(),
             prompts: 0,
+            has_batch_hook: false,
             hook: Box::new(|_| Some(serde_json::from_str(ALLOW).unwrap())),
             ask: Box::new(|request| json!({"behavior": "allow", "updatedInput": request["input"]})),
             call: Box::new(|params| {
@@ -45,7 +48,7 @@ impl Host {
     }
 
     pub(super) fn initialize(&mut self) {
-        self.send(&initialize());
+        self.send(&initialize(self.has_batch_hook));
     }
 
     pub(super) fn prompt(&mut self, text: &str) {
@@ -55,7 +58,8 @@ impl Host {
 
     /// Writes all lines before it reads, as the recorded hosts did.
     pub(super) fn initialize_and_prompts(&mut self, texts: &[&str]) {
-        self.cli.handle_line(&initialize().to_string());
+        self.cli
+            .handle_line(&initialize(self.has_batch_hook).to_string());
         for text in texts {
             let frame = self.prompt_frame(text);
             self.cli.handle_line(&frame.to_string());
@@ -148,6 +152,15 @@ impl Host {
             .collect()
     }
 
+    /// What each PostToolBatch said.
+    pub(super) fn batches(&self) -> Vec<Value> {
+        self.requests("hook_callback")
+            .into_iter()
+            .map(|it| it["input"].clone())
+            .filter(|it| it["hook_event_name"] == "PostToolBatch")
+            .collect()
+    }
+
     /// The parameters of all tools/call.
     pub(super) fn calls(&self) -> Vec<Value> {
         self.requests("mcp_message")
@@ -199,9 +212,12 @@ pub(super) fn deferred_transcript(prompt: &str) -> Vec<String> {
     host.transcript()
 }
 
-fn initialize() -> Value {
+fn initialize(has_batch_hook: bool) -> Value {
+    let mut hooks = json!({"PreToolUse": [{"hookCallbackIds": ["hook_0"]}]});
+    if has_batch_hook {
+        hooks["PostToolBatch"] = json!([{"hookCallbackIds": ["hook_1"]}]);
+    }
     json!({"type": "control_request", "request_id": "host-1", "request": {
-        "subtype": "initialize", "sdkMcpServers": ["tools"],
-        "hooks": {"PreToolUse": [{"hookCallbackIds": ["hook_0"]}]},
+        "subtype": "initialize", "sdkMcpServers": ["tools"], "hooks": hooks,
     }})
 }

@@ -8,6 +8,7 @@ mod calls;
 mod faults;
 mod histories;
 mod host;
+mod live;
 mod resumed;
 mod shapes;
 mod turns;
