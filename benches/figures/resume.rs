@@ -184,7 +184,10 @@ fn templates() -> Vec<String> {
         Ok(CliFrame::Mirror(frame)) => Some(frame.entries),
         Ok(_) | Err(_) => None,
     });
-    let entries = entries.flatten().filter(|it| it.as_str().len() > 300);
+    // What is not bookkeeping, which no resume needs.
+    let entries = entries
+        .flatten()
+        .filter(|it| it.as_str().contains("\"parentUuid\":"));
     entries.map(|it| it.as_str().to_owned()).collect()
 }
 
