@@ -283,6 +283,9 @@ pub struct SegmentProgress {
     /// What is added to the transcript. A [`MessageRole::Tool`] message says that the call it names
     /// has its result there.
     pub messages: Vec<NewMessage>,
+    /// The inline calls that ended. Told with their results, so that one that is repeated after a
+    /// crash is not said to end twice.
+    pub ended: Vec<(ToolCallId, CallStatus)>,
     /// The gated calls of one reply, in the model's order. Their tool uses are part of the
     /// transcript by now.
     pub calls: Vec<RequestedCall>,

@@ -99,7 +99,7 @@ pub(crate) fn registry(
     )?)
 }
 
-fn real_program() -> String {
+pub(crate) fn real_program() -> String {
     std::env::var("ABIDE_CLAUDE_BIN").unwrap_or_else(|_| "claude".to_owned())
 }
 

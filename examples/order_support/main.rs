@@ -13,7 +13,7 @@ mod desk;
 
 use std::error::Error;
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use abide::client::{AgentSessionClient, Observed, ResolveInterrupt, StartSession};
@@ -22,7 +22,8 @@ use abide::event::EventKind;
 use abide::ids::{EventCursor, FlowType, SessionId};
 use abide::record::MessageRole;
 use abide::store::{SessionFilter, SessionStatus, SqliteStateStore};
-use clap::Parser;
+use abide::testing::live_self_test::live_self_test;
+use clap::{Parser, Subcommand};
 
 use crate::agent::{Cli, FLOW_TYPE};
 use crate::desk::OrderDesk;
@@ -38,6 +39,19 @@ struct Arguments {
     /// What the customer says.
     #[arg(long)]
     message: Option<String>,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Prove on a CLI binary what gated calls that wait with their process rest on, and print a
+    /// table. No model is called.
+    #[command(hide = true)]
+    LiveSelfTest {
+        /// The binary; the one of `--real` when absent.
+        program: Option<PathBuf>,
+    },
 }
 
 /// What the customer says to a real model, and what makes the scripted one do the same.
@@ -47,6 +61,9 @@ const SCRIPT: &str = r#"script: tell Let me see. ;; call look_up_order {"order_i
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let arguments = Arguments::parse();
+    if let Some(Command::LiveSelfTest { program }) = &arguments.command {
+        return prove(program.as_deref()).await;
+    }
     std::fs::create_dir_all(&arguments.directory)?;
     let directory = arguments.directory.canonicalize()?;
     let store = Arc::new(SqliteStateStore::open(directory.join("state.sqlite")).await?);
@@ -81,6 +98,16 @@ async fn main() -> Result<(), Box<dyn Error>> {
     engine.shutdown().await;
     // A terminal may still be read by a thread that nobody waits for.
     std::process::exit(0);
+}
+
+async fn prove(program: Option<&Path>) -> Result<(), Box<dyn Error>> {
+    let named = agent::real_program();
+    let report = live_self_test(program.unwrap_or_else(|| Path::new(&named))).await;
+    println!("{report}");
+    match report.is_live() {
+        true => Ok(()),
+        false => Err("this CLI is not for live segments".into()),
+    }
 }
 
 async fn unfinished_session(

@@ -9,6 +9,7 @@ use super::recorded::{Fate, RecordMove};
 use super::{Action, GatedPath, Segment, SegmentEnd, State, runner};
 use crate::ids::ToolCallId;
 use crate::protocol::{ContentBlock, HostFrame, ReplyMark};
+use crate::record::CallStatus;
 use crate::turn::{RunModelOutcome, SegmentEvent, SegmentProgress};
 
 /// What the live path of a segment remembers.
@@ -20,6 +21,8 @@ pub(super) struct Live {
     candidates: Vec<GatedCall>,
     /// Calls that stand on the CLI's output, in order.
     seen: Vec<ToolCallId>,
+    /// Inline calls that ended since the last checkpoint.
+    ended: Vec<(ToolCallId, CallStatus)>,
     /// Calls that the session was told of and has not committed yet.
     unrecorded: BTreeSet<ToolCallId>,
     /// The CLI's requests that wait for a checkpoint that is not sent yet.
@@ -266,6 +269,7 @@ impl Segment {
         match self.transcript.take_progress() {
             Ok(messages) => Some(SegmentProgress {
                 messages,
+                ended: std::mem::take(&mut self.live.ended),
                 calls: calls.iter().map(GatedCall::request).collect(),
                 usage: self.meter.take(),
             }),
@@ -307,6 +311,28 @@ impl Segment {
                     tool_call_id: id.clone(),
                 });
             }
+        }
+    }
+
+    /// An inline call ended: told with the checkpoint that holds its result, or at once where there
+    /// is none.
+    pub(super) fn inline_ended(&mut self, tool_call_id: ToolCallId, status: CallStatus) {
+        match self.plan.path {
+            GatedPath::Live => self.live.ended.push((tool_call_id, status)),
+            GatedPath::Native => self.deliver(SegmentEvent::InlineCallFinished {
+                tool_call_id,
+                status,
+            }),
+        }
+    }
+
+    /// The segment is over: what no checkpoint told is told now.
+    pub(super) fn tell_inline_ends(&mut self) {
+        for (tool_call_id, status) in std::mem::take(&mut self.live.ended) {
+            self.deliver(SegmentEvent::InlineCallFinished {
+                tool_call_id,
+                status,
+            });
         }
     }
 

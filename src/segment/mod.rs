@@ -38,7 +38,7 @@ use crate::protocol::{
     ToolServerDeclaration, UserFrame, content_blocks,
 };
 use crate::record::ToolOutcome;
-use crate::turn::{RunModelOutcome, SegmentEvent, Usage};
+use crate::turn::{RunModelOutcome, Usage};
 
 use audit::{Audit, ToolResult};
 use gate::ToolCallGate;
@@ -379,11 +379,7 @@ impl Segment {
             .gate
             .finish_inline(&result.tool_call_id, result.is_error)
         {
-            self.actions
-                .push_back(Action::Deliver(SegmentEvent::InlineCallFinished {
-                    tool_call_id: result.tool_call_id.clone(),
-                    status,
-                }));
+            self.inline_ended(result.tool_call_id.clone(), status);
         }
         if is_main && self.recorded.contains(&result.tool_call_id) {
             self.audit.note(result);
@@ -409,12 +405,9 @@ impl Segment {
 
     fn on_result(&mut self, result: &ResultFrame) {
         for (tool_call_id, status) in self.gate.finish_open_inline() {
-            self.actions
-                .push_back(Action::Deliver(SegmentEvent::InlineCallFinished {
-                    tool_call_id,
-                    status,
-                }));
+            self.inline_ended(tool_call_id, status);
         }
+        self.tell_inline_ends();
         let end = self.conclude(result);
         let is_answered = matches!(
             &end,

@@ -358,8 +358,9 @@ fn derived_uuid(kind: &str, parent: &str, call: &str) -> String {
     )
 }
 
-/// The id that the transcript entry of a turn's prompt gets: the same in each attempt.
+/// The id that the transcript entry of a turn's prompt gets behind this last entry: the same one in
+/// each attempt.
 #[must_use]
-pub fn prompt_uuid(session: &str, turn: &str) -> String {
-    derived_uuid("prompt", session, turn)
+pub fn prompt_uuid(session: &str, turn: &str, last_entry: &str) -> String {
+    derived_uuid(&format!("prompt {session}"), last_entry, turn)
 }

@@ -52,9 +52,23 @@ impl Reduction {
     ) -> Result<bool, Bug> {
         let SegmentProgress {
             messages,
+            ended,
             calls,
             usage,
         } = progress;
+        let turn_id = self.turn_mut()?.turn_id;
+        for (tool_call_id, status) in ended {
+            // A gated call is told by its record alone, once.
+            if self.call_index(&tool_call_id).is_none() {
+                self.emit(
+                    Some(turn_id),
+                    EventKind::ToolCallFinished {
+                        tool_call_id,
+                        status,
+                    },
+                );
+            }
+        }
         let answered = messages
             .iter()
             .filter(|it| it.role == MessageRole::Tool)
@@ -71,7 +85,6 @@ impl Reduction {
         if calls.is_empty() {
             return Ok(true);
         }
-        let turn_id = self.turn_mut()?.turn_id;
         self.request_calls(turn_id, calls)
     }
 

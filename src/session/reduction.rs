@@ -244,6 +244,13 @@ impl Reduction {
         Ok(state.len())
     }
 
+    /// The turn, to look at: [`Self::turn_mut`] makes a commit of it.
+    pub(super) fn turn(&self) -> Result<&ActiveTurn, Bug> {
+        self.state.turn.as_ref().ok_or(Bug {
+            invariant: "there is an active turn",
+        })
+    }
+
     pub(super) fn turn_mut(&mut self) -> Result<&mut ActiveTurn, Bug> {
         self.changed = true;
         self.state.turn.as_mut().ok_or(Bug {

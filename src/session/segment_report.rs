@@ -18,7 +18,7 @@ impl Reduction {
         if !self.is_running_segment(attempt) {
             return Ok(Reply::Superseded);
         }
-        let turn_id = self.turn_mut()?.turn_id;
+        let turn_id = self.turn()?.turn_id;
         match event {
             SegmentEvent::Checkpoint(progress) => self.checkpoint(attempt, progress),
             SegmentEvent::ParkRequested(progress) => self.park_requested(attempt, progress),
@@ -76,8 +76,9 @@ impl Reduction {
             // Nobody decided about this call: it must not run (G5).
             return Ok(Reply::CallNotPermitted);
         };
-        let is_next = self.turn_mut()?.is_next_in_order(index);
-        match self.call_mut(index)?.step {
+        let turn = self.turn()?;
+        let is_next = turn.is_next_in_order(index);
+        match turn.calls[index].step {
             CallStep::PermittedInSegment if !is_next => Ok(Reply::CallIsOpen),
             CallStep::PermittedInSegment => {
                 self.call_mut(index)?.step = CallStep::StartedInSegment {

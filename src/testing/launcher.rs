@@ -190,6 +190,15 @@ impl FakeCliHandle {
         });
     }
 
+    /// Sends every running process SIGTERM; what it still says can be received.
+    pub fn terminate_running(&self) {
+        self.act(|shared| {
+            for run in &mut shared.runs {
+                run.cli.handle_terminate();
+            }
+        });
+    }
+
     /// Ends every running process as SIGKILL does.
     pub fn kill_running(&self) {
         self.act(|shared| {

@@ -7,6 +7,7 @@
 //!   model.
 //! - [`script`]: the language in which a test's prompt says what the model does, for both.
 //! - [`real_cli`]: finds the pinned CLI binaries and builds the environment they run in.
+//! - [`live_self_test`]: proves on a CLI binary what the live path needs (feature `subprocess`).
 //! - [`clock`]: wall time that follows tokio's clock, for tests on virtual time.
 //! - [`conformance`]: the rules of the ports as code, for hosts' own implementations.
 
@@ -16,6 +17,8 @@ pub mod fake_cli;
 pub mod fake_cli_program;
 pub mod faults;
 pub mod launcher;
+#[cfg(feature = "subprocess")]
+pub mod live_self_test;
 pub mod messages_api;
 pub mod real_cli;
 pub mod script;

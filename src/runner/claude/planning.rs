@@ -79,7 +79,6 @@ impl ClaudeAgentRunner {
         conversation: &Conversation,
         request: &RunModelRequest,
     ) -> SegmentPlan {
-        let context = &request.context;
         SegmentPlan {
             server_name: self.server_name.clone(),
             custom_tools: self.custom_policies.clone(),
@@ -101,13 +100,10 @@ impl ClaudeAgentRunner {
             is_warm: false,
             stays: path == GatedPath::Live
                 && request.slot.is_some()
-                && !context.live_window.is_zero(),
+                && !request.context.live_window.is_zero(),
             start: SegmentStart::Turn {
                 prompt: conversation.unread.clone(),
-                uuid: Some(prompt_uuid(
-                    context.session_id.as_str(),
-                    &context.turn_id.to_string(),
-                )),
+                uuid: None,
             },
         }
     }
@@ -171,6 +167,14 @@ fn start_turn(
     }
     let transcript = materialise(conversation.entries, None)?;
     segment.answered = transcript.answered;
+    // The same in each attempt. Another one at another place, because the CLI passes over a prompt
+    // whose id its transcript has (measured on CLI 2.1.316 and 2.1.332).
+    let (session, turn) = (&request.context.session_id, request.context.turn_id);
+    let last = last_entry(&transcript.entries).unwrap_or_default();
+    segment.start = SegmentStart::Turn {
+        prompt: conversation.unread,
+        uuid: Some(prompt_uuid(session.as_str(), &turn.to_string(), &last)),
+    };
     Ok(transcript.entries)
 }
 

@@ -20,7 +20,7 @@ use super::*;
 use crate::policy::{Approval, ToolEffect, ToolPolicies, ToolPolicy};
 use crate::protocol::{AgentSetup, decode_line};
 use crate::record::{ClaudeLines, FrameworkItem, ItemContent, TranscriptEntry};
-use crate::turn::{CallPlace, NewMessage, ResumedCall, ResumedFate, SegmentProgress};
+use crate::turn::{CallPlace, NewMessage, ResumedCall, ResumedFate, SegmentEvent, SegmentProgress};
 
 /// The Claude session of every capture.
 const CLAUDE_SESSION: &str = "00000000-0000-4000-8000-000000000003";

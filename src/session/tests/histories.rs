@@ -291,6 +291,7 @@ impl History {
         SegmentProgress {
             messages,
             calls: (0..count).map(|_| self.call()).collect(),
+            ended: Vec::new(),
             usage: usage(),
         }
     }

@@ -22,7 +22,7 @@ fn progress(messages: Vec<NewMessage>, calls: Vec<RequestedCall>) -> SegmentProg
     SegmentProgress {
         messages,
         calls,
-        usage: Usage::default(),
+        ..SegmentProgress::default()
     }
 }
 
@@ -93,6 +93,32 @@ fn calls_of_a_checkpoint_run_while_the_segment_goes_on() {
     assert!(world.turn().calls.iter().all(|it| it.delivered));
     assert_eq!(world.end(&attempt, Ok(completed("bye"))), Reply::Done);
     assert_eq!(world.texts().len(), 6);
+}
+
+/// A question changes nothing, so nothing is committed: a commit would wake the segment, which would
+/// ask again, for as long as a call takes.
+#[test]
+fn a_question_about_a_call_is_no_commit() {
+    let (mut world, attempt) = live(vec![
+        free_call("c1", WRITE, CallPlace::Step),
+        free_call("c2", WRITE, CallPlace::Segment),
+    ]);
+    let step = begin_call(&mut world, "c1");
+    let commits = world.commits;
+    for (event, reply) in [
+        (standing("c1"), Reply::CallIsOpen),
+        (standing("c2"), Reply::CallIsOpen),
+        (starting("c2"), Reply::CallIsOpen),
+        (starting("c1"), Reply::CallNotPermitted),
+        (standing("no-such-call"), Reply::Superseded),
+    ] {
+        assert_eq!(world.report(&attempt, event), reply);
+    }
+    assert_eq!(world.commits, commits);
+    world.tool_ends(&step, succeeded());
+    let is_final = Reply::CallIsFinal(call_id("c1"));
+    assert_eq!(world.report(&attempt, standing("c1")), is_final);
+    assert_eq!(world.commits, commits + 1);
 }
 
 /// design.md 4: a write of the reply that failed inside the segment stops the writes after it.

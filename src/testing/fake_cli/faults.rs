@@ -42,6 +42,8 @@ pub enum Fault {
     SkipHooks,
     /// Never asks PreToolUse for a resumed call (spec/cli-protocol.md 0.2).
     SkipHooksOnResume,
+    /// Never asks PostToolBatch.
+    NoBatchHook,
     /// Runs each call without asking anybody.
     RunWithoutAsking,
     /// Answers the n-th model call of the process, counted from 1, with this HTTP status.

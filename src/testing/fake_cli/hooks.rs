@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::builtin;
 use super::frames::{self, merge};
 use super::inbound::Open;
 use super::permission::{HookAnswer, Source};
@@ -19,6 +20,11 @@ impl FakeCli {
             let text = format!("Error: No such tool available: {}", call.name);
             let mut outcome = Outcome::error(&format!("<tool_use_error>{text}</tool_use_error>"));
             outcome.detail = json!(text);
+            turn.calls[index].source = Source::Nobody;
+            turn.calls[index].state = CallState::Done(outcome);
+            return;
+        }
+        if let Some(outcome) = builtin::refuse_input(&call.name, &call.input) {
             turn.calls[index].source = Source::Nobody;
             turn.calls[index].state = CallState::Done(outcome);
             return;
@@ -89,6 +95,9 @@ impl FakeCli {
         calls: &[Value],
     ) -> Vec<String> {
         let mut open = Vec::new();
+        if self.has_fault(&Fault::NoBatchHook) {
+            return open;
+        }
         for callback in self.hooks.post_tool_batch.clone() {
             let mut input = self.hook_input(turn, "PostToolBatch");
             if let Some(agent) = agent {

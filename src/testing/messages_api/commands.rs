@@ -103,7 +103,7 @@ fn heard_text(text: &str) -> Vec<ScriptBlock> {
 fn steered(texts: Vec<&str>) -> impl Iterator<Item = ScriptBlock> {
     texts
         .into_iter()
-        .filter_map(|text| Heard::in_text(text).steered)
+        .flat_map(|text| Heard::in_text(text).steered)
         .map(|text| ScriptBlock::Text(format!("{STEERING_PREFIX}{text}\n")))
 }
 

@@ -99,30 +99,32 @@ const STEERING: &str = "The user sent a new message while you were working:\n";
 /// What the CLI writes after it.
 const STEERING_END: &str = "\n\nThis is how Claude Code surfaces messages";
 
-/// One text that the model reads, and the message that the CLI may have put into it.
+/// One text that the model reads, and the messages that the CLI may have put into it.
 ///
 /// The CLI has several places for a message that came while the turn ran: a `system` message
-/// (2.1.316), a text beside the tool result (2.1.332), a text inside it (cli-protocol 17j).
+/// (2.1.316), a text beside the tool result (2.1.332), a text inside it (cli-protocol 17j). There
+/// may be several in one text.
 #[derive(Debug, PartialEq)]
 pub(super) struct Heard<'a> {
     pub(super) own: &'a str,
-    pub(super) steered: Option<&'a str>,
+    pub(super) steered: Vec<&'a str>,
 }
 
 impl<'a> Heard<'a> {
     pub(super) fn in_text(text: &'a str) -> Self {
-        let Some((own, rest)) = text.split_once(STEERING) else {
-            return Self {
-                own: text,
-                steered: None,
-            };
-        };
+        let mut parts = text.split(STEERING);
+        let own = parts.next().unwrap_or_default();
+        let steered: Vec<&str> = parts
+            .map(|rest| &rest[..rest.find(STEERING_END).unwrap_or(rest.len())])
+            .collect();
+        if steered.is_empty() {
+            return Self { own, steered };
+        }
         let own = own.trim_end();
         let own = own.strip_suffix("<system-reminder>").unwrap_or(own);
-        let end = rest.find(STEERING_END).unwrap_or(rest.len());
         Self {
             own: own.trim_end(),
-            steered: Some(&rest[..end]),
+            steered,
         }
     }
 }
@@ -244,7 +246,8 @@ impl ApiRequest {
                     .flat_map(|block| texts(&block["content"]));
                 inside.chain(texts(content)).collect::<Vec<_>>()
             })
-            .filter_map(|text| Heard::in_text(text).steered.map(str::to_owned))
+            .flat_map(|text| Heard::in_text(text).steered)
+            .map(str::to_owned)
             .collect()
     }
 }

@@ -38,6 +38,8 @@ impl Place {
     fn new(runner: Scripted) -> Self {
         let mut options = LocalEngineOptions::default();
         options.clock = Arc::new(TokioClock::starting_at(START));
+        // Its scripted segments have no tool boundary to wait for.
+        options.boundary_grace = std::time::Duration::ZERO;
         Self {
             store: Arc::new(MemoryStateStore::new()),
             runner,

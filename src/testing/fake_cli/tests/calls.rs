@@ -136,6 +136,27 @@ fn an_unknown_tool_gets_an_error_and_no_hook() {
     );
 }
 
+/// A tool of the CLI that lacks what it needs is refused by the CLI itself, and nobody is asked.
+#[test]
+fn a_call_that_lacks_an_input_gets_an_error_and_no_hook() {
+    let host = run(ALLOW, r#"script: call Bash {} && Read {"path":"/a"}"#);
+    let texts: Vec<Value> = (host.tool_results().iter())
+        .map(|it| it["content"].clone())
+        .collect();
+    let refused = |tool: &str, missing: &str| {
+        let text = format!(
+            "InputValidationError: {tool} failed due to the following issue:\nThe required parameter `{missing}` is missing"
+        );
+        json!(format!("<tool_use_error>{text}</tool_use_error>"))
+    };
+    assert_eq!(
+        texts,
+        [refused("Bash", "command"), refused("Read", "file_path")]
+    );
+    assert_eq!(host.requests("hook_callback"), Vec::<Value>::new());
+    host.assert_clean();
+}
+
 /// Writes run strictly one after the other; reads are asked and run side by side.
 #[test]
 fn writes_are_serial_and_reads_are_parallel() {

@@ -174,7 +174,7 @@ fn post_tool_batch_holds_a_subagent() {
 /// A resumed call is followed by the model at once: no PostToolBatch (both real CLIs).
 #[test]
 fn a_resumed_call_has_no_post_tool_batch() {
-    let mut host = Host::start(resumed_config(super::host::deferred_transcript(
+    let mut host = Host::start(resumed_config(host::deferred_transcript(
         "script: call create_refund {}",
     )));
     host.has_batch_hook = true;

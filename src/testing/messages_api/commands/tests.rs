@@ -154,6 +154,28 @@ fn a_message_during_the_turn_shows_in_the_answer() {
     }
 }
 
+/// The CLI joins messages into one text where a tool's result is a text.
+#[test]
+fn several_messages_during_the_turn_all_show_in_the_answer() {
+    let reminder = |said: &str| {
+        format!(
+            "<system-reminder>\nThe user sent a new message while you were working:\n{said}\n\nThis is how Claude Code surfaces messages the user sends mid-turn\n</system-reminder>"
+        )
+    };
+    let content = format!("one\n\n{}\n{}", reminder("be quick"), reminder("be kind"));
+    let messages = json!([
+        prompt("script: call Bash {}"),
+        calls(&[("t1", "Bash", json!({}))]),
+        json!({ "role": "user", "content": [
+            { "type": "tool_result", "tool_use_id": "t1", "content": content }
+        ]}),
+    ]);
+    check(
+        messages,
+        Reply::text("Bash: one\nsteered: be quick\nsteered: be kind"),
+    );
+}
+
 /// What a script does to a stream and to ids is what the language says.
 #[test]
 fn stall_reuse_and_fail_are_played() {
