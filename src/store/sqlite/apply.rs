@@ -4,10 +4,11 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::failure::{Fault, bound, column, count, time_column};
 use super::read;
-use super::values::PackedCommit;
+use super::values::{self, PackedCommit};
 use crate::ids::{ChunkId, EventCursor, LeaseEpoch, Revision, SessionId};
 use crate::store::{
-    Chunk, Fence, LeaseAnswer, RowChange, SessionSummary, StoreError, WorkerId, WorkerRecord, rules,
+    Chunk, EventRow, Fence, LeaseAnswer, RowChange, SessionSummary, StoreError, WorkerId,
+    WorkerRecord, rules,
 };
 
 /// Marks what a transaction changes, for other stores over the same file.
@@ -76,7 +77,7 @@ pub(super) fn commit(
     at.prepare_cached("INSERT OR REPLACE INTO states (session, state) VALUES (?1, ?2)")?
         .execute(params![session.number, commit.state])?;
     change_rows(at, session.number, packed)?;
-    insert_events(at, session.number, packed)?;
+    add_events(at, session.number, &commit.events)?;
     match fence {
         Some(Fence::Take { worker, epoch }) => set_lease(at, session.number, *epoch, Some(worker))?,
         Some(Fence::Release(epoch)) => set_lease(at, session.number, *epoch, None)?,
@@ -228,12 +229,25 @@ fn change_rows(at: &Connection, session: i64, packed: &PackedCommit) -> Result<(
     Ok(())
 }
 
-fn insert_events(at: &Connection, session: i64, packed: &PackedCommit) -> Result<(), Fault> {
-    let mut insert = at.prepare_cached(
-        "INSERT INTO events (session, cursor, bytes, codec) VALUES (?1, ?2, ?3, ?4)",
+fn add_events(at: &Connection, session: i64, events: &[EventRow]) -> Result<(), Fault> {
+    if events.is_empty() {
+        return Ok(());
+    }
+    let last = at
+        .prepare_cached(
+            "SELECT cursor, codec, bytes FROM events WHERE session = ?1
+             ORDER BY cursor DESC LIMIT 1",
+        )?
+        .query_row([session], |row| {
+            Ok((EventCursor(count(row, 0)?), read::value(row, 1)?))
+        })
+        .optional()?;
+    let mut put = at.prepare_cached(
+        "INSERT INTO events (session, cursor, bytes, codec) VALUES (?1, ?2, ?3, ?4)
+         ON CONFLICT DO UPDATE SET bytes = excluded.bytes, codec = excluded.codec",
     )?;
-    for (first, value) in &packed.events {
-        insert.execute(params![session, column(first.0)?, value.bytes, value.codec])?;
+    for (first, value) in values::add_events(last, events) {
+        put.execute(params![session, column(first.0)?, value.bytes, value.codec])?;
     }
     Ok(())
 }

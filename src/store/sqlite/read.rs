@@ -348,7 +348,7 @@ pub(super) fn events(
 }
 
 /// Reads a value and, before it, its codec.
-fn value(row: &Row<'_>, codec: usize) -> rusqlite::Result<Value> {
+pub(super) fn value(row: &Row<'_>, codec: usize) -> rusqlite::Result<Value> {
     Ok(Value {
         codec: row.get(codec)?,
         bytes: row.get(codec + 1)?,

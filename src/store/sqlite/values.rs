@@ -4,10 +4,10 @@
 //! A value has a codec beside it. 0: as it is. 1: its length, as a number of seven bits a byte,
 //! lowest first, and a zstd frame against dictionary 1, without its magic number.
 //!
-//! The events of a commit are one value under the first one's cursor. Under codec 0 it is one event;
-//! under codec 1 each event is a number and its bytes. The number is twice the length of the bytes,
-//! and one more when the event's own cursor, which follows from its place, was taken out of them
-//! behind the first `"cursor":`.
+//! Events share a value, under the cursor of the first one, until it is some 4 KiB long. Under codec 0
+//! it is one event; under codec 1 each event is a number and its bytes. The number is twice the
+//! length of the bytes, and one more when the event's own cursor, which follows from its place, was
+//! taken out of them behind the first `"cursor":`.
 
 #[cfg(test)]
 mod tests;
@@ -36,6 +36,9 @@ const CURSOR: &[u8] = b"\"cursor\":";
 /// A shorter value is not worth the time.
 const PACKED_BYTES_MIN: usize = 48;
 
+/// Events share a value up to this: who reads one of them unpacks all.
+const SHARED_BYTES_MAX: usize = 4096;
+
 /// A longer value is stored as it is, and one that claims to be longer is damaged.
 const PACKED_BYTES_MAX: usize = 64 * 1024 * 1024;
 
@@ -55,8 +58,6 @@ pub(super) struct PackedCommit {
     pub(super) commit: Commit,
     /// One for each change of a row; `None` for one that is deleted.
     pub(super) rows: Vec<Option<Value>>,
-    /// Under the cursor of the first one in it.
-    pub(super) events: Vec<(EventCursor, Value)>,
 }
 
 impl PackedCommit {
@@ -67,13 +68,56 @@ impl PackedCommit {
             RowChange::Delete(_) => None,
         });
         let rows = rows.collect();
-        let events = packer.events(&commit.events);
-        Self {
-            commit,
-            rows,
-            events,
+        Self { commit, rows }
+    }
+}
+
+/// Adds events behind the last ones that are stored. Returns the values to write, each under the
+/// cursor of its first event; the first of them may replace the last one that is stored.
+pub(super) fn add_events(
+    last: Option<(EventCursor, Value)>,
+    events: &[EventRow],
+) -> Vec<(EventCursor, Value)> {
+    let Some(first) = events.first() else {
+        return Vec::new();
+    };
+    let mut packer = Packer::new();
+    let added = with_lengths(events);
+    let shared = last.and_then(|(cursor, value)| {
+        // What is damaged is left to who reads it.
+        let plain = (value.codec == ZSTD_1).then(|| unpack(&value.bytes))??;
+        (plain.len() + added.len() <= SHARED_BYTES_MAX).then_some((cursor, plain))
+    });
+    if let Some((cursor, mut plain)) = shared {
+        plain.extend_from_slice(&added);
+        if let Some(bytes) = packer.pack(&plain) {
+            let codec = ZSTD_1;
+            return vec![(cursor, Value { codec, bytes })];
         }
     }
+    if let Some(bytes) = packer.pack(&added) {
+        let codec = ZSTD_1;
+        return vec![(first.cursor, Value { codec, bytes })];
+    }
+    let alone = events.iter().map(|it| {
+        let codec = AS_IT_IS;
+        let bytes = it.bytes.clone();
+        (it.cursor, Value { codec, bytes })
+    });
+    alone.collect()
+}
+
+fn with_lengths(events: &[EventRow]) -> Vec<u8> {
+    let mut plain = Vec::new();
+    for event in events {
+        let (is_cut, bytes) = match without_cursor(event) {
+            Some(bytes) => (1, Cow::Owned(bytes)),
+            None => (0, Cow::Borrowed(&event.bytes)),
+        };
+        varint::put(&mut plain, bytes.len() as u64 * 2 + is_cut);
+        plain.extend_from_slice(&bytes);
+    }
+    plain
 }
 
 /// Packs values, one after the other.
@@ -102,31 +146,6 @@ impl Packer {
                 bytes: plain,
             },
         }
-    }
-
-    fn events(&mut self, events: &[EventRow]) -> Vec<(EventCursor, Value)> {
-        let Some(first) = events.first() else {
-            return Vec::new();
-        };
-        let mut plain = Vec::new();
-        for event in events {
-            let (is_cut, bytes) = match without_cursor(event) {
-                Some(bytes) => (1, Cow::Owned(bytes)),
-                None => (0, Cow::Borrowed(&event.bytes)),
-            };
-            varint::put(&mut plain, bytes.len() as u64 * 2 + is_cut);
-            plain.extend_from_slice(&bytes);
-        }
-        if let Some(bytes) = self.pack(&plain) {
-            let codec = ZSTD_1;
-            return vec![(first.cursor, Value { codec, bytes })];
-        }
-        let alone = events.iter().map(|it| {
-            let codec = AS_IT_IS;
-            let bytes = it.bytes.clone();
-            (it.cursor, Value { codec, bytes })
-        });
-        alone.collect()
     }
 
     /// `None` when the value is better stored as it is.

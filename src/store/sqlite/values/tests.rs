@@ -142,21 +142,64 @@ fn events_come_back() {
             1,
         ),
     ] {
-        let packed = PackedCommit::new(Commit {
-            events: events.to_vec(),
-            ..Commit::default()
-        });
-        assert_eq!(packed.events.len(), values);
-        let read = packed.events.into_iter();
+        let packed = add_events(None, events);
+        assert_eq!(packed.len(), values);
+        let read = packed.into_iter();
         let read = read.map(|(first, value)| value.into_events(first).unwrap());
         assert_eq!(read.flatten().collect::<Vec<_>>(), events);
     }
-    let stored = PackedCommit::new(Commit {
-        events: many.clone(),
-        ..Commit::default()
-    });
+    let stored = add_events(None, &many);
     let plain: usize = many.iter().map(|it| it.bytes.len()).sum();
-    assert!(stored.events[0].1.bytes.len() * 10 < plain);
+    assert!(stored[0].1.bytes.len() * 10 < plain);
+}
+
+/// G13: events that come one by one share values of a bounded size, behind whatever was last.
+#[test]
+fn events_share_a_value() {
+    let typical = |cursor: u64| {
+        let text = format!(r#"{{"cursor":{cursor},"at":1796129822443,"kind":"turn_completed"}}"#);
+        event(cursor, text.as_bytes())
+    };
+    let damaged = Value {
+        codec: ZSTD_1,
+        bytes: vec![1, 2, 3],
+    };
+    let newer = Value {
+        codec: 2,
+        bytes: Vec::new(),
+    };
+    let alone = Value {
+        codec: AS_IT_IS,
+        bytes: b"x".to_vec(),
+    };
+    for last in [damaged, newer, alone] {
+        let added = add_events(Some((EventCursor(1), last)), &[typical(2)]);
+        assert_eq!(added[0].0, EventCursor(2));
+    }
+
+    let mut stored: Vec<(EventCursor, Value)> = Vec::new();
+    let mut all = Vec::new();
+    for cursor in 1..=200 {
+        let events = match cursor {
+            90 => event(cursor, &noise(5_000)),
+            150 => event(cursor, b"short"),
+            _ => typical(cursor),
+        };
+        for (first, value) in add_events(stored.last().cloned(), std::slice::from_ref(&events)) {
+            stored.retain(|it| it.0 != first);
+            stored.push((first, value));
+        }
+        all.push(events);
+    }
+    assert!((5..12).contains(&stored.len()), "{}", stored.len());
+    let read = stored.into_iter();
+    let read = read.map(|(first, value)| value.into_events(first).unwrap());
+    let read: Vec<_> = read.collect();
+    let bytes = read
+        .iter()
+        .map(|it| it.iter().map(|it| it.bytes.len()).sum::<usize>());
+    assert!(bytes.max() < Some(5_001));
+    assert_eq!(read.concat(), all);
 }
 
 /// G12: what version 1 packed is read for ever; another release of zstd may pack it differently.
@@ -170,13 +213,12 @@ fn golden_values_are_read() {
     let stored: Vec<_> = text.lines().map(value).collect();
     let packed = PackedCommit::new(Commit {
         rows: vec![put(&record)],
-        events: events.clone(),
         ..Commit::default()
     });
     let today = format!(
         "\n{}\n{}",
         hexadecimal(packed.rows[0].as_ref().unwrap()),
-        hexadecimal(&packed.events[0].1)
+        hexadecimal(&add_events(None, &events)[0].1)
     );
     let [value, batch] = &stored[..] else {
         panic!("today: {today}");
