@@ -71,14 +71,21 @@ pub struct ChunkHeader {
 pub enum ChunkCodec {
     /// JSON lines as they are. Stored as 0.
     Plain,
+    /// zstd against dictionary 1 and the chunks of the same group before it, large strings taken out
+    /// into rows of [`RowKind::Blob`]. Stored as 1.
+    Zstd1,
 }
 
 impl ChunkCodec {
+    /// The number of the newest codec that this version reads.
+    pub const NEWEST: u32 = Self::Zstd1.number();
+
     /// Returns the number it is stored as.
     #[must_use]
     pub const fn number(self) -> u32 {
         match self {
             Self::Plain => 0,
+            Self::Zstd1 => 1,
         }
     }
 
@@ -87,6 +94,7 @@ impl ChunkCodec {
     pub const fn from_number(number: u32) -> Option<Self> {
         match number {
             0 => Some(Self::Plain),
+            1 => Some(Self::Zstd1),
             _ => None,
         }
     }
@@ -119,6 +127,8 @@ pub enum RowKind {
     Output,
     /// The answer to a client's request, by request id.
     Receipt,
+    /// A large string of the transcript, by the SHA-256 of its bytes.
+    Blob,
 }
 
 impl RowKind {
@@ -131,6 +141,7 @@ impl RowKind {
             Self::Arguments => "arguments",
             Self::Output => "output",
             Self::Receipt => "receipt",
+            Self::Blob => "blob",
         }
     }
 }

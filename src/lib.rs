@@ -26,6 +26,7 @@ mod commit;
 pub mod event;
 pub mod failure;
 pub mod ids;
+mod packing;
 pub mod policy;
 pub mod record;
 pub mod turn;

@@ -10,11 +10,14 @@ use std::sync::Arc;
 
 use crate::clock::{Clock, SystemClock};
 use crate::engine::live::LiveHub;
+use crate::engine::packer::Packer;
 use crate::ids::{EventCursor, FlowType, MessageId, RequestId, SessionId, Tenant};
 use crate::record::{ArgumentsDigest, CallRecord, Decision, read_record};
 use crate::session::{self, Input, METADATA_BYTES_MAX, Reply, Resolution, SessionState};
 use crate::snapshot::AgentSnapshot;
-use crate::store::{RowKey, RowKind, SessionFilter, SessionPage, StateStore};
+use crate::store::{
+    RowKey, RowKind, SessionFilter, SessionPage, SessionSize, StateStore, StoreError,
+};
 
 pub use crate::session::{Bug, Refusal};
 pub use error::ClientError;
@@ -249,6 +252,10 @@ impl AgentSessionClient {
                 .chain(next.events)
                 .collect();
             commit = crate::store::Commit { events, ..next };
+            let store = &*self.store;
+            Packer::default()
+                .pack(store, &session_id, &mut commit)
+                .await;
         }
         match self
             .store
@@ -257,8 +264,7 @@ impl AgentSessionClient {
         {
             Ok(_) => Ok(true),
             Err(error)
-                if matches!(error, crate::store::StoreError::Conflict { .. })
-                    || error.may_have_happened() =>
+                if matches!(error, StoreError::Conflict { .. }) || error.may_have_happened() =>
             {
                 match self.started_before(&session_id, &digest).await? {
                     Some(true) => Ok(false),
@@ -338,6 +344,20 @@ impl AgentSessionClient {
         view::snapshot(&self.store, session).await
     }
 
+    /// Returns how many bytes the session takes, plain and as it is stored.
+    ///
+    /// # Errors
+    /// [`ClientError::NoSession`], and what the store reports.
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn session_size(&self, session: &SessionId) -> Result<SessionSize, ClientError> {
+        match self.store.size(session).await {
+            Err(StoreError::NoSession { session }) => Err(ClientError::NoSession { session }),
+            size => Ok(size?),
+        }
+    }
+
     /// Returns the session's events after a cursor: first the stored ones, then
     /// [`Observed::CaughtUp`], then new ones as they are committed, without a gap (G13).
     ///
@@ -414,13 +434,13 @@ impl AgentSessionClient {
                 let receipt = Receipt::encode(digest.clone(), &reduction.reply)?;
                 reduction.put_row(RowKind::Receipt, id.as_str(), receipt);
             }
-            match self
-                .store
-                .commit(session, revision, None, reduction.to_commit()?)
-                .await
-            {
+            let mut commit = reduction.to_commit()?;
+            Packer::default()
+                .pack(&*self.store, session, &mut commit)
+                .await;
+            match self.store.commit(session, revision, None, commit).await {
                 Ok(_) => return Ok((reduction.reply, false)),
-                Err(crate::store::StoreError::Conflict { .. }) => {}
+                Err(StoreError::Conflict { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -475,8 +495,7 @@ impl AgentSessionClient {
     ) -> Result<Option<bool>, ClientError> {
         match self.store.load(session).await? {
             Some(stored) => {
-                let state =
-                    SessionState::read(&stored.state).map_err(crate::store::StoreError::from)?;
+                let state = SessionState::read(&stored.state).map_err(StoreError::from)?;
                 Ok(Some(state.start_digest == digest))
             }
             None => Ok(None),

@@ -13,6 +13,7 @@ use tokio::task::{Id, JoinError, JoinSet};
 
 use super::claim::{Claim, Found, NEAR, Tenure};
 use super::local::Shared;
+use super::packer::Packer;
 use super::steps::{self, StepContext};
 use crate::ids::{EventCursor, InterruptId, LeaseEpoch, Revision, SessionId, StepId, Timestamp};
 use crate::runner::LinkError;
@@ -65,6 +66,7 @@ pub(super) struct Driver {
     revision: watch::Sender<Revision>,
     tasks: JoinSet<()>,
     running: HashMap<StepId, Id>,
+    packer: Packer,
     sender: mpsc::UnboundedSender<StepMessage>,
     messages: mpsc::UnboundedReceiver<StepMessage>,
 }
@@ -90,6 +92,7 @@ impl Driver {
             revision: watch::Sender::new(Revision(0)),
             tasks: JoinSet::new(),
             running: HashMap::new(),
+            packer: Packer::default(),
             sender,
             messages,
         }
@@ -301,7 +304,9 @@ impl Driver {
             if reduction.is_unchanged() {
                 return Ok(reduction.reply);
             }
-            let commit = reduction.to_commit().map_err(|error| self.fail(&error))?;
+            let mut commit = reduction.to_commit().map_err(|error| self.fail(&error))?;
+            let store = &*self.shared.store;
+            let packed = self.packer.pack(store, &self.session, &mut commit).await;
             let expected = *self.revision.borrow();
             let (fence, tenure) = self.fence(ended, reduction.state.due_at());
             match self
@@ -311,6 +316,7 @@ impl Driver {
                 .await
             {
                 Ok(revision) => {
+                    self.packer.committed(packed);
                     self.tenure = tenure;
                     *state = Arc::new(reduction.state);
                     self.revision.send_replace(revision);

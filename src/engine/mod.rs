@@ -9,6 +9,7 @@ mod claim;
 mod driver;
 pub(crate) mod live;
 mod local;
+pub(crate) mod packer;
 mod steps;
 mod supervisor;
 

@@ -4,8 +4,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::ids::{ChunkId, SessionId};
+use crate::packing::{self, BlobId, UnpackError, Window};
 use crate::record::{StoredMessage, decode_chunk};
-use crate::store::{ChunkCodec, ChunkHeader, StateStore, StoreError, read_patiently};
+use crate::store::{
+    Chunk, ChunkCodec, ChunkHeader, RowKey, RowKind, StateStore, StoreError, read_patiently,
+};
 
 /// The stored messages behind a committed head, oldest first. Created by the engine, or from a list
 /// in tests.
@@ -18,6 +21,7 @@ enum Source {
         store: Arc<dyn StateStore>,
         session: SessionId,
         chunks: VecDeque<ChunkHeader>,
+        window: Window,
     },
     List(Option<Vec<StoredMessage>>),
 }
@@ -43,6 +47,7 @@ impl History {
             store,
             session,
             chunks,
+            window: Window::new(),
         }))
     }
 
@@ -67,14 +72,19 @@ impl History {
                 store,
                 session,
                 chunks,
+                window,
             } => {
-                let Some(header) = chunks.pop_front() else {
+                let Some((count, last)) = next_chunks(chunks) else {
                     return Ok(None);
                 };
-                let chunk = read_patiently(|| store.read_chunk(session, header.id)).await?;
-                match chunk.codec {
-                    ChunkCodec::Plain => Ok(Some(decode_chunk(&chunk.bytes)?)),
+                let read = read_patiently(|| store.read_chunks(session, last, count)).await?;
+                chunks.drain(..count);
+                let mut page = Vec::new();
+                for chunk in read {
+                    let plain = unpack(&**store, session, window, chunk).await?;
+                    page.append(&mut decode_chunk(&plain)?);
                 }
+                Ok(Some(page))
             }
         }
     }
@@ -91,3 +101,106 @@ impl History {
         Ok(messages)
     }
 }
+
+/// Returns how many chunks make the next page, and the last one of them.
+fn next_chunks(chunks: &VecDeque<ChunkHeader>) -> Option<(usize, ChunkId)> {
+    let mut last = chunks.front()?.id;
+    let (mut count, mut bytes) = (0, 0_u64);
+    for chunk in chunks {
+        bytes = bytes.saturating_add(chunk.raw_bytes);
+        if count > 0 && bytes > PAGE_BYTES {
+            break;
+        }
+        (count, last) = (count + 1, chunk.id);
+    }
+    Some((count, last))
+}
+
+/// Returns the plain bytes of the chunk that follows those which the window has seen.
+async fn unpack(
+    store: &dyn StateStore,
+    session: &SessionId,
+    window: &mut Window,
+    chunk: Chunk,
+) -> Result<Vec<u8>, StoreError> {
+    match chunk.codec {
+        ChunkCodec::Plain => {
+            window.end_group();
+            Ok(chunk.bytes)
+        }
+        ChunkCodec::Zstd1 => {
+            let damaged = |error| damaged(chunk.id, &error);
+            let unpacked = window
+                .unpack(&chunk.bytes, chunk.raw_bytes)
+                .map_err(damaged)?;
+            let ids = unpacked.blobs().map_err(damaged)?;
+            let blobs = read_blobs(store, session, &ids).await?;
+            let of = |id: &BlobId| blobs.iter().find(|it| it.0 == *id).map(|it| &it.1[..]);
+            unpacked.restore(of).map_err(damaged)
+        }
+    }
+}
+
+async fn read_blobs(
+    store: &dyn StateStore,
+    session: &SessionId,
+    ids: &[BlobId],
+) -> Result<Vec<(BlobId, Vec<u8>)>, StoreError> {
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let keys: Vec<_> = ids.iter().map(blob_key).collect();
+    let rows = read_patiently(|| store.read_rows(session, &keys)).await?;
+    let found = ids.iter().zip(rows);
+    Ok(found.filter_map(|(id, row)| Some((*id, row?))).collect())
+}
+
+/// Returns the key of a large string's row.
+pub(crate) fn blob_key(id: &BlobId) -> RowKey {
+    RowKey {
+        kind: RowKind::Blob,
+        key: id.to_string(),
+    }
+}
+
+/// Returns what the chunk after this one is packed against, without reading more than a group.
+///
+/// # Errors
+/// As [`History::next_page`].
+pub(crate) async fn window_after(
+    store: &dyn StateStore,
+    session: &SessionId,
+    last: ChunkId,
+) -> Result<Window, StoreError> {
+    let mut window = Window::new();
+    let mut group = read_patiently(|| store.read_chunks(session, last, 1)).await?;
+    let Some(chunk) = group.first() else {
+        return Ok(window);
+    };
+    match chunk.codec {
+        ChunkCodec::Plain => return Ok(window),
+        ChunkCodec::Zstd1 => {}
+    }
+    let behind = packing::chunks_behind(&chunk.bytes).map_err(|it| damaged(last, &it))?;
+    if behind > 0 {
+        let count = usize::try_from(behind)
+            .unwrap_or(usize::MAX)
+            .saturating_add(1);
+        group = read_patiently(|| store.read_chunks(session, last, count)).await?;
+    }
+    for chunk in group {
+        window
+            .unpack(&chunk.bytes, chunk.raw_bytes)
+            .map_err(|it| damaged(chunk.id, &it))?;
+    }
+    Ok(window)
+}
+
+fn damaged(chunk: ChunkId, error: &UnpackError) -> StoreError {
+    StoreError::Corrupt {
+        what: format!("chunk {}: {error}", chunk.0),
+    }
+}
+
+/// A page is so many plain bytes, or one chunk: enough to be worth a call of the store.
+const PAGE_BYTES: u64 = 64 * 1024;

@@ -8,8 +8,8 @@ use tokio::sync::broadcast;
 
 use super::{
     Change, ChangeStream, Chunk, ChunkHeader, Commit, EventRow, Fence, Lease, LeaseAnswer,
-    RowChange, RowKey, SessionFilter, SessionPage, SessionSummary, StateStore, StoreError,
-    StoredSession, SummaryRow, WorkerId, WorkerRecord, rules,
+    RowChange, RowKey, SessionFilter, SessionPage, SessionSize, SessionSummary, StateStore,
+    StoreError, StoredSession, SummaryRow, WorkerId, WorkerRecord, rules,
 };
 use crate::ids::{ChunkId, EventCursor, LeaseEpoch, Revision, SessionId};
 
@@ -297,13 +297,42 @@ impl StateStore for MemoryStateStore {
         Ok(chain)
     }
 
-    async fn read_chunk(&self, session: &SessionId, chunk: ChunkId) -> Result<Chunk, StoreError> {
-        self.content()
-            .session(session)?
-            .chunks
-            .get(&chunk)
-            .cloned()
-            .ok_or_else(|| rules::missing_chunk(chunk))
+    async fn read_chunks(
+        &self,
+        session: &SessionId,
+        last: ChunkId,
+        count: usize,
+    ) -> Result<Vec<Chunk>, StoreError> {
+        let content = self.content();
+        let session = content.session(session)?;
+        let mut chunks = Vec::new();
+        let mut next = Some(last);
+        while let Some(id) = next
+            && chunks.len() < count
+        {
+            let chunk = session
+                .chunks
+                .get(&id)
+                .ok_or_else(|| rules::missing_chunk(id))?;
+            chunks.push(chunk.clone());
+            next = chunk.parent;
+        }
+        chunks.reverse();
+        Ok(chunks)
+    }
+
+    async fn size(&self, session: &SessionId) -> Result<SessionSize, StoreError> {
+        let content = self.content();
+        let session = content.session(session)?;
+        let chunks = session.chunks.values();
+        let rows = session.rows.values().map(Vec::len);
+        let events = session.events.iter().map(|it| it.bytes.len());
+        let chunk_bytes = chunks.clone().map(|it| it.bytes.len());
+        let stored = chunk_bytes.chain(rows).chain(events).sum::<usize>();
+        Ok(SessionSize {
+            raw_bytes: chunks.map(|it| it.raw_bytes).sum(),
+            stored_bytes: (session.state.len() + stored) as u64,
+        })
     }
 
     async fn read_events(

@@ -49,6 +49,21 @@ pub struct StoredSession {
     pub epoch: LeaseEpoch,
 }
 
+/// What a session takes. Created by [`StateStore::size`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "stores that hosts write build it"
+)]
+pub struct SessionSize {
+    /// The messages of its transcript before encoding, in bytes, those of rolled-back turns included:
+    /// the sum of [`Chunk::raw_bytes`].
+    pub raw_bytes: u64,
+    /// All that is stored of it, in bytes: state, chunks, rows and events as they are encoded, without
+    /// what the store needs around them.
+    pub stored_bytes: u64,
+}
+
 /// What a [`ChangeStream`] yields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(
@@ -162,12 +177,24 @@ pub trait StateStore: Send + Sync + std::fmt::Debug {
         head: ChunkId,
     ) -> Result<Vec<ChunkHeader>, StoreError>;
 
-    /// Returns one chunk.
+    /// Returns the last `count` chunks of the chain that ends in `last`, oldest first; all of it when
+    /// it is shorter.
     ///
     /// # Errors
-    /// `Corrupt` when it does not exist, `NoSession` for an unknown session, `TooNew` when its codec
-    /// is of a newer version; otherwise as [`StateStore::load`].
-    async fn read_chunk(&self, session: &SessionId, chunk: ChunkId) -> Result<Chunk, StoreError>;
+    /// `Corrupt` when one of them does not exist, `NoSession` for an unknown session, `TooNew` when a
+    /// codec is of a newer version; otherwise as [`StateStore::load`].
+    async fn read_chunks(
+        &self,
+        session: &SessionId,
+        last: ChunkId,
+        count: usize,
+    ) -> Result<Vec<Chunk>, StoreError>;
+
+    /// Returns how many bytes the session takes.
+    ///
+    /// # Errors
+    /// `NoSession` for an unknown session; otherwise as [`StateStore::load`].
+    async fn size(&self, session: &SessionId) -> Result<SessionSize, StoreError>;
 
     /// Returns at most `limit` events after the cursor, oldest first; none for a session that does
     /// not exist.

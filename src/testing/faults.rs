@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use crate::ids::{ChunkId, EventCursor, LeaseEpoch, Revision, SessionId};
 use crate::store::{
     ChangeStream, Chunk, ChunkHeader, Commit, EventRow, Fence, LeaseAnswer, RowKey, SessionFilter,
-    SessionPage, StateStore, StoreError, StoredSession, WorkerId, WorkerRecord,
+    SessionPage, SessionSize, StateStore, StoreError, StoredSession, WorkerId, WorkerRecord,
 };
 
 pub use failing::{FailingStore, StoreCall, StoreFault};
@@ -147,9 +147,19 @@ impl StateStore for CrashingStore {
         self.inner.chunk_chain(session, head).await
     }
 
-    async fn read_chunk(&self, session: &SessionId, chunk: ChunkId) -> Result<Chunk, StoreError> {
+    async fn read_chunks(
+        &self,
+        session: &SessionId,
+        last: ChunkId,
+        count: usize,
+    ) -> Result<Vec<Chunk>, StoreError> {
         self.check_alive().await;
-        self.inner.read_chunk(session, chunk).await
+        self.inner.read_chunks(session, last, count).await
+    }
+
+    async fn size(&self, session: &SessionId) -> Result<SessionSize, StoreError> {
+        self.check_alive().await;
+        self.inner.size(session).await
     }
 
     async fn read_events(

@@ -4,9 +4,10 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::failure::{Fault, bound, column, count, time_column};
 use super::read;
+use super::values::{self, PackedCommit};
 use crate::ids::{ChunkId, EventCursor, LeaseEpoch, Revision, SessionId};
 use crate::store::{
-    Chunk, Commit, EventRow, Fence, LeaseAnswer, RowChange, SessionSummary, StoreError, WorkerId,
+    Chunk, EventRow, Fence, LeaseAnswer, RowChange, SessionSummary, StoreError, WorkerId,
     WorkerRecord, rules,
 };
 
@@ -31,8 +32,9 @@ pub(super) fn commit(
     id: &SessionId,
     expected: Revision,
     fence: Option<&Fence>,
-    commit: &Commit,
+    packed: &PackedCommit,
 ) -> Result<Revision, Fault> {
+    let commit = &packed.commit;
     let present = present(at, id)?;
     rules::check_fence(fence, present.as_ref().map(|it| it.lease))?;
     if let Some(fence @ Fence::Take { worker, .. }) = fence
@@ -74,8 +76,8 @@ pub(super) fn commit(
     update_listing(at, session.number, &commit.summary)?;
     at.prepare_cached("INSERT OR REPLACE INTO states (session, state) VALUES (?1, ?2)")?
         .execute(params![session.number, commit.state])?;
-    change_rows(at, session.number, &commit.rows)?;
-    insert_events(at, session.number, &commit.events)?;
+    change_rows(at, session.number, packed)?;
+    add_events(at, session.number, &commit.events)?;
     match fence {
         Some(Fence::Take { worker, epoch }) => set_lease(at, session.number, *epoch, Some(worker))?,
         Some(Fence::Release(epoch)) => set_lease(at, session.number, *epoch, None)?,
@@ -203,16 +205,23 @@ fn has_chunk(at: &Connection, session: i64, chunk: ChunkId) -> Result<bool, Faul
     Ok(found)
 }
 
-fn change_rows(at: &Connection, session: i64, changes: &[RowChange]) -> Result<(), Fault> {
-    for change in changes {
-        match change {
-            RowChange::Put(key, value) => at
+fn change_rows(at: &Connection, session: i64, packed: &PackedCommit) -> Result<(), Fault> {
+    for (change, value) in packed.commit.rows.iter().zip(&packed.rows) {
+        let (RowChange::Put(key, _) | RowChange::Delete(key)) = change;
+        match value {
+            Some(value) => at
                 .prepare_cached(
-                    "INSERT INTO rows (session, kind, key, value) VALUES (?1, ?2, ?3, ?4)
-                     ON CONFLICT DO UPDATE SET value = excluded.value",
+                    "INSERT INTO rows (session, kind, key, value, codec) VALUES (?1, ?2, ?3, ?4, ?5)
+                     ON CONFLICT DO UPDATE SET value = excluded.value, codec = excluded.codec",
                 )?
-                .execute(params![session, key.kind.name(), key.key, value])?,
-            RowChange::Delete(key) => at
+                .execute(params![
+                    session,
+                    key.kind.name(),
+                    key.key,
+                    value.bytes,
+                    value.codec
+                ])?,
+            None => at
                 .prepare_cached("DELETE FROM rows WHERE session = ?1 AND kind = ?2 AND key = ?3")?
                 .execute(params![session, key.kind.name(), key.key])?,
         };
@@ -220,11 +229,25 @@ fn change_rows(at: &Connection, session: i64, changes: &[RowChange]) -> Result<(
     Ok(())
 }
 
-fn insert_events(at: &Connection, session: i64, events: &[EventRow]) -> Result<(), Fault> {
-    let mut insert =
-        at.prepare_cached("INSERT INTO events (session, cursor, bytes) VALUES (?1, ?2, ?3)")?;
-    for event in events {
-        insert.execute(params![session, column(event.cursor.0)?, event.bytes])?;
+fn add_events(at: &Connection, session: i64, events: &[EventRow]) -> Result<(), Fault> {
+    if events.is_empty() {
+        return Ok(());
+    }
+    let last = at
+        .prepare_cached(
+            "SELECT cursor, codec, bytes FROM events WHERE session = ?1
+             ORDER BY cursor DESC LIMIT 1",
+        )?
+        .query_row([session], |row| {
+            Ok((EventCursor(count(row, 0)?), read::value(row, 1)?))
+        })
+        .optional()?;
+    let mut put = at.prepare_cached(
+        "INSERT INTO events (session, cursor, bytes, codec) VALUES (?1, ?2, ?3, ?4)
+         ON CONFLICT DO UPDATE SET bytes = excluded.bytes, codec = excluded.codec",
+    )?;
+    for (first, value) in values::add_events(last, events) {
+        put.execute(params![session, column(first.0)?, value.bytes, value.codec])?;
     }
     Ok(())
 }

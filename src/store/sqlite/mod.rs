@@ -11,6 +11,7 @@ mod read;
 mod schema;
 #[cfg(test)]
 mod tests;
+mod values;
 mod watch;
 mod writer;
 
@@ -22,9 +23,11 @@ use tokio::sync::{broadcast, oneshot};
 
 use super::{
     Change, ChangeStream, Chunk, ChunkHeader, Commit, EventRow, Fence, LeaseAnswer, RowKey,
-    SessionFilter, SessionPage, StateStore, StoreError, StoredSession, WorkerId, WorkerRecord,
+    SessionFilter, SessionPage, SessionSize, StateStore, StoreError, StoredSession, WorkerId,
+    WorkerRecord,
 };
 use crate::ids::{ChunkId, EventCursor, LeaseEpoch, Revision, SessionId};
+use values::PackedCommit;
 use writer::Done;
 
 /// Keeps sessions in one SQLite file, which any number of processes of one machine may share.
@@ -116,16 +119,18 @@ impl StateStore for SqliteStateStore {
         commit: Commit,
     ) -> Result<Revision, StoreError> {
         let session = session.clone();
+        // Packed here, where others pack beside it: there is only one thread that writes.
+        let packed = PackedCommit::new(commit);
         self.writer
             .write("commit", move |at, stamp| {
                 let fence = fence.as_ref();
-                let revision = apply::commit(at, stamp, &session, expected, fence, &commit)?;
+                let revision = apply::commit(at, stamp, &session, expected, fence, &packed)?;
                 Ok(Done {
                     value: revision,
                     changed: Some(Change::Committed {
                         session: session.clone(),
                         revision,
-                        due_at: commit.summary.due_at,
+                        due_at: packed.commit.summary.due_at,
                     }),
                 })
             })
@@ -156,10 +161,24 @@ impl StateStore for SqliteStateStore {
             .await
     }
 
-    async fn read_chunk(&self, session: &SessionId, chunk: ChunkId) -> Result<Chunk, StoreError> {
+    async fn read_chunks(
+        &self,
+        session: &SessionId,
+        last: ChunkId,
+        count: usize,
+    ) -> Result<Vec<Chunk>, StoreError> {
         let session = session.clone();
         self.readers
-            .read("read a chunk", move |at| read::chunk(at, &session, chunk))
+            .read("read chunks", move |at| {
+                read::chunks(at, &session, last, count)
+            })
+            .await
+    }
+
+    async fn size(&self, session: &SessionId) -> Result<SessionSize, StoreError> {
+        let session = session.clone();
+        self.readers
+            .read("read the size", move |at| read::size(at, &session))
             .await
     }
 

@@ -4,16 +4,17 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use rusqlite::types::Value;
+use rusqlite::types;
 use rusqlite::{Connection, OptionalExtension as _, Row, params, params_from_iter};
 use tokio::sync::{Semaphore, oneshot};
 
 use super::failure::{Fault, bound, column, count, optional_count, time_column, time_from_column};
+use super::values::Value;
 use crate::ids::{ChunkId, EventCursor, FlowType, LeaseEpoch, Revision, SessionId, Tenant};
 use crate::store::{
     Chunk, ChunkCodec, ChunkHeader, EventRow, Lease, RowKey, SessionFilter, SessionPage,
-    SessionStatus, SessionSummary, StoreError, StoredSession, SummaryRow, WorkerId, WorkerRecord,
-    rules,
+    SessionSize, SessionStatus, SessionSummary, StoreError, StoredSession, SummaryRow, WorkerId,
+    WorkerRecord, rules,
 };
 
 type Job = Box<dyn FnOnce(&Connection) + Send>;
@@ -196,17 +197,17 @@ pub(super) fn rows(
     keys: &[RowKey],
 ) -> Result<Vec<Option<Vec<u8>>>, Fault> {
     let mut select = at.prepare_cached(
-        "SELECT value FROM sessions JOIN rows ON session = number
+        "SELECT codec, value FROM sessions JOIN rows ON session = number
          WHERE id = ?1 AND kind = ?2 AND key = ?3",
     )?;
     keys.iter()
         .map(|it| {
             let found = select
                 .query_row(params![id.as_str(), it.kind.name(), it.key], |row| {
-                    row.get(0)
+                    value(row, 0)
                 })
                 .optional()?;
-            Ok(found)
+            Ok(found.map(Value::unpack).transpose()?)
         })
         .collect()
 }
@@ -245,8 +246,29 @@ pub(super) fn chunk_chain(
     Ok(chain)
 }
 
-pub(super) fn chunk(at: &Connection, id: &SessionId, chunk: ChunkId) -> Result<Chunk, Fault> {
+pub(super) fn chunks(
+    at: &Connection,
+    id: &SessionId,
+    last: ChunkId,
+    count: usize,
+) -> Result<Vec<Chunk>, Fault> {
     let session = number(at, id)?;
+    let mut chunks = Vec::new();
+    let mut next = Some(last);
+    // Ids are never used twice, so a chain that is longer than its first id is damaged; the callers
+    // ask for what they know to be there.
+    while let Some(id) = next
+        && chunks.len() < count
+    {
+        let chunk = chunk(at, session, id)?;
+        next = chunk.parent;
+        chunks.push(chunk);
+    }
+    chunks.reverse();
+    Ok(chunks)
+}
+
+fn chunk(at: &Connection, session: i64, chunk: ChunkId) -> Result<Chunk, Fault> {
     let (codec, parent, messages, raw_bytes, bytes) = at
         .prepare_cached(
             "SELECT codec, parent, messages, raw_bytes, bytes FROM chunks
@@ -267,7 +289,7 @@ pub(super) fn chunk(at: &Connection, id: &SessionId, chunk: ChunkId) -> Result<C
     let codec = ChunkCodec::from_number(codec).ok_or(StoreError::TooNew {
         what: "a chunk of the transcript",
         found: codec,
-        supported: ChunkCodec::Plain.number(),
+        supported: ChunkCodec::NEWEST,
     })?;
     Ok(Chunk {
         id: chunk,
@@ -279,26 +301,58 @@ pub(super) fn chunk(at: &Connection, id: &SessionId, chunk: ChunkId) -> Result<C
     })
 }
 
+pub(super) fn size(at: &Connection, id: &SessionId) -> Result<SessionSize, Fault> {
+    let session = number(at, id)?;
+    let size = at
+        .prepare_cached(
+            "SELECT (SELECT coalesce(sum(raw_bytes), 0) FROM chunks WHERE session = ?1),
+             (SELECT coalesce(sum(length(bytes)), 0) FROM chunks WHERE session = ?1)
+             + (SELECT coalesce(sum(length(value)), 0) FROM rows WHERE session = ?1)
+             + (SELECT coalesce(sum(length(bytes)), 0) FROM events WHERE session = ?1)
+             + (SELECT coalesce(sum(length(state)), 0) FROM states WHERE session = ?1)",
+        )?
+        .query_row([session], |row| {
+            Ok(SessionSize {
+                raw_bytes: count(row, 0)?,
+                stored_bytes: count(row, 1)?,
+            })
+        })?;
+    Ok(size)
+}
+
 pub(super) fn events(
     at: &Connection,
     id: &SessionId,
     after: EventCursor,
     limit: usize,
 ) -> Result<Vec<EventRow>, Fault> {
+    // The first one may stand behind others in one value.
     let mut select = at.prepare_cached(
-        "SELECT cursor, bytes FROM sessions JOIN events ON session = number
-         WHERE id = ?1 AND cursor > ?2 ORDER BY cursor LIMIT ?3",
+        "SELECT cursor, codec, bytes FROM sessions JOIN events ON session = number
+         WHERE id = ?1 AND cursor >= coalesce(
+             (SELECT max(cursor) FROM events WHERE session = number AND cursor <= ?2), 0)
+         ORDER BY cursor",
     )?;
-    let rows = select.query_map(
-        params![id.as_str(), bound(after.0), bound(limit as u64)],
-        |row| {
-            Ok(EventRow {
-                cursor: EventCursor(count(row, 0)?),
-                bytes: row.get(1)?,
-            })
-        },
-    )?;
-    Ok(rows.collect::<Result<_, _>>()?)
+    let next = bound(after.0.saturating_add(1));
+    let mut rows = select.query(params![id.as_str(), next])?;
+    let mut events = Vec::new();
+    while events.len() < limit
+        && let Some(row) = rows.next()?
+    {
+        let first = EventCursor(count(row, 0)?);
+        let stored = value(row, 1)?.into_events(first)?;
+        events.extend(stored.into_iter().filter(|it| it.cursor > after));
+    }
+    events.truncate(limit);
+    Ok(events)
+}
+
+/// Reads a value and, before it, its codec.
+pub(super) fn value(row: &Row<'_>, codec: usize) -> rusqlite::Result<Value> {
+    Ok(Value {
+        codec: row.get(codec)?,
+        bytes: row.get(codec + 1)?,
+    })
 }
 
 pub(super) fn list(
@@ -330,7 +384,7 @@ pub(super) fn list(
     Ok(page)
 }
 
-fn conditions(filter: &SessionFilter) -> (String, Vec<Value>) {
+fn conditions(filter: &SessionFilter) -> (String, Vec<types::Value>) {
     let SessionFilter {
         flow_type,
         status,
@@ -338,7 +392,7 @@ fn conditions(filter: &SessionFilter) -> (String, Vec<Value>) {
         due_by,
         after,
     } = filter;
-    let text = |it: &str| Value::Text(it.to_owned());
+    let text = |it: &str| types::Value::Text(it.to_owned());
     let wanted = [
         (
             "flow_type =",
@@ -348,7 +402,7 @@ fn conditions(filter: &SessionFilter) -> (String, Vec<Value>) {
         ("tenant =", tenant.as_ref().map(|it| text(it.as_str()))),
         (
             "due_at <=",
-            due_by.map(|it| Value::Integer(time_column(it))),
+            due_by.map(|it| types::Value::Integer(time_column(it))),
         ),
         ("id >", after.as_ref().map(|it| text(it.as_str()))),
     ];

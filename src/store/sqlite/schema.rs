@@ -81,12 +81,21 @@ fn prepare(connection: &mut Connection, busy_wait: Duration) -> Result<(), Fault
             "it is read-only",
         )));
     }
+    // Heeded by a new file only.
+    connection.pragma_update(None, "page_size", PAGE_BYTES)?;
     enter_wal_mode(connection, busy_wait)?;
     // Two processes may create the file at once; the second one finds the tables.
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    if check_format(&transaction)? == Contents::Empty {
-        transaction.execute_batch(TABLES)?;
-        transaction.pragma_update(None, "application_id", APPLICATION)?;
+    let contents = check_format(&transaction)?;
+    match contents {
+        Contents::Empty => {
+            transaction.execute_batch(TABLES)?;
+            transaction.pragma_update(None, "application_id", APPLICATION)?;
+        }
+        Contents::Ours(1) => transaction.execute_batch(FROM_1_TO_2)?,
+        Contents::Ours(_) => {}
+    }
+    if contents != Contents::Ours(FORMAT) {
         transaction.pragma_update(None, "user_version", FORMAT)?;
     }
     transaction.commit()?;
@@ -96,7 +105,8 @@ fn prepare(connection: &mut Connection, busy_wait: Duration) -> Result<(), Fault
 #[derive(Debug, PartialEq, Eq)]
 enum Contents {
     Empty,
-    Ours,
+    /// Of this format.
+    Ours(u32),
 }
 
 fn check_format(connection: &Connection) -> Result<Contents, Fault> {
@@ -114,7 +124,7 @@ fn check_format(connection: &Connection) -> Result<Contents, Fault> {
     } else if format > FORMAT {
         Err(Fault::Refused(too_new(format)))
     } else {
-        Ok(Contents::Ours)
+        Ok(Contents::Ours(format))
     }
 }
 
@@ -163,15 +173,24 @@ fn opening_failed(path: &Path, fault: Fault) -> StoreError {
 /// "abid": which application the file belongs to.
 const APPLICATION: i32 = i32::from_be_bytes(*b"abid");
 /// The format that this version writes, and the newest that it reads.
-pub(super) const FORMAT: u32 = 1;
+pub(super) const FORMAT: u32 = 2;
 /// Every statement of this module fits, so none is compiled twice.
 const STATEMENTS_MAX: usize = 64;
+/// A packed chunk is a kilobyte or two: of smaller pages a large part would stay empty.
+const PAGE_BYTES: u32 = 8192;
 /// How large the log may stay once it was written back: enough for it not to shrink and grow.
 const LOG_BYTES_KEPT: u32 = 64 << 20;
 /// Small beside the milliseconds that another process needs to create the file.
 const WAL_RETRY: Duration = Duration::from_millis(5);
 
+/// Format 1 had every value as it is. A process that still writes format 1 is refused from here on.
+const FROM_1_TO_2: &str = "
+ALTER TABLE rows ADD COLUMN codec INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE events ADD COLUMN codec INTEGER NOT NULL DEFAULT 0;
+";
+
 // `number` stands for the session's id in the other tables, whose keys stay short by it.
+// A value has its codec beside it, and several events may share one: see `values`.
 // State and values lie apart from what is listed, so that a list reads few pages.
 // `change_seq` rises with every writing transaction, `change_by` says which store wrote it.
 const TABLES: &str = "
@@ -230,6 +249,7 @@ CREATE TABLE rows (
     kind TEXT NOT NULL,
     key TEXT NOT NULL,
     value BLOB NOT NULL,
+    codec INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (session, kind, key)
 ) STRICT;
 
@@ -237,6 +257,7 @@ CREATE TABLE events (
     session INTEGER NOT NULL,
     cursor INTEGER NOT NULL,
     bytes BLOB NOT NULL,
+    codec INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (session, cursor)
 ) STRICT, WITHOUT ROWID;
 

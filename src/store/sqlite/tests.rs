@@ -6,6 +6,7 @@ use rusqlite::Connection;
 use tokio::sync::broadcast;
 
 use super::failure::Fault;
+use super::values::PackedCommit;
 use super::{Done, SqliteStateStore, apply, schema, writer};
 use crate::ids::{Revision, SessionId};
 use crate::store::{Change, Commit, StateStore as _, StoreError};
@@ -38,7 +39,7 @@ async fn create(
     session: SessionId,
     bytes: usize,
 ) -> Result<Revision, StoreError> {
-    let commit = state(bytes);
+    let commit = PackedCommit::new(state(bytes));
     writer
         .write("commit", move |at, stamp| -> Result<_, Fault> {
             let revision = apply::commit(at, stamp, &session, Revision(0), None, &commit)?;
@@ -70,7 +71,7 @@ fn every_connection_syncs_a_write_ahead_log_that_is_private() {
         };
         const FULL: u32 = 2;
         assert_eq!(number("synchronous"), FULL);
-        assert_eq!(number("user_version"), 1);
+        assert_eq!(number("user_version"), schema::FORMAT);
         assert_eq!(number("application_id"), 0x6162_6964);
         let mode: String = connection
             .pragma_query_value(None, "journal_mode", |row| row.get(0))

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use crate::ids::{ChunkId, EventCursor, LeaseEpoch, Revision, SessionId};
 use crate::store::{
     ChangeStream, Chunk, ChunkHeader, Commit, EventRow, Fence, LeaseAnswer, RowKey, SessionFilter,
-    SessionPage, StateStore, StoreError, StoredSession, WorkerId, WorkerRecord,
+    SessionPage, SessionSize, StateStore, StoreError, StoredSession, WorkerId, WorkerRecord,
 };
 
 /// What a [`FailingStore`] is asked to do.
@@ -151,8 +151,18 @@ impl StateStore for FailingStore {
         self.run(StoreCall::Read, work).await
     }
 
-    async fn read_chunk(&self, session: &SessionId, chunk: ChunkId) -> Result<Chunk, StoreError> {
-        let work = self.inner.read_chunk(session, chunk);
+    async fn read_chunks(
+        &self,
+        session: &SessionId,
+        last: ChunkId,
+        count: usize,
+    ) -> Result<Vec<Chunk>, StoreError> {
+        let work = self.inner.read_chunks(session, last, count);
+        self.run(StoreCall::Read, work).await
+    }
+
+    async fn size(&self, session: &SessionId) -> Result<SessionSize, StoreError> {
+        let work = self.inner.size(session);
         self.run(StoreCall::Read, work).await
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use abide::ids::{ChunkId, LeaseEpoch, Revision};
 use abide::store::{
     ChangeStream, Chunk, ChunkHeader, Commit, EventRow, Fence, LeaseAnswer, RowChange, RowKey,
-    SessionFilter, SessionPage, StoreError, StoredSession, WorkerId, WorkerRecord,
+    SessionFilter, SessionPage, SessionSize, StoreError, StoredSession, WorkerId, WorkerRecord,
 };
 use async_trait::async_trait;
 
@@ -81,9 +81,18 @@ impl StateStore for Breakable {
         self.inner.chunk_chain(session, head).await
     }
 
-    async fn read_chunk(&self, session: &SessionId, chunk: ChunkId) -> Result<Chunk, StoreError> {
+    async fn read_chunks(
+        &self,
+        session: &SessionId,
+        last: ChunkId,
+        count: usize,
+    ) -> Result<Vec<Chunk>, StoreError> {
         self.check()?;
-        self.inner.read_chunk(session, chunk).await
+        self.inner.read_chunks(session, last, count).await
+    }
+
+    async fn size(&self, session: &SessionId) -> Result<SessionSize, StoreError> {
+        self.inner.size(session).await
     }
 
     async fn read_events(

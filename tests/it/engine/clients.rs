@@ -4,7 +4,7 @@ use abide::client::{AcceptedMessage, ClientError};
 use abide::ids::{MessageId, RequestId};
 use abide::record::Decision;
 use abide::session::{METADATA_BYTES_MAX, Refusal};
-use abide::store::SessionFilter;
+use abide::store::{ChunkCodec, SessionFilter};
 
 use super::*;
 
@@ -29,7 +29,8 @@ async fn an_unknown_session_is_named() {
     let resolved = client.resolve_interrupt(&id, approve("t1/c1")).await;
     let seen = client.snapshot(&id).await.unwrap_err();
     let heard = client.events(&id, EventCursor(0)).await.unwrap_err();
-    for error in [sent, resolved.unwrap_err(), seen, heard] {
+    let sized = client.session_size(&id).await.unwrap_err();
+    for error in [sent, resolved.unwrap_err(), seen, heard, sized] {
         assert!(
             matches!(&error, ClientError::NoSession { session } if *session == id),
             "{error}"
@@ -220,4 +221,45 @@ async fn waiting_sessions_are_listed() {
     let page = client.list_sessions(&filter, 10).await.unwrap();
     let found: Vec<_> = page.rows.into_iter().map(|it| it.session).collect();
     assert_eq!(found, [session("a"), session("c")]);
+}
+
+/// G11: what is said again takes little room, and is told as it was said.
+#[tokio::test(start_paused = true)]
+async fn a_session_takes_less_than_was_said_in_it() {
+    let place = Place::new(Scripted::open());
+    let engine = place.engine().await;
+    let client = engine.client();
+    let id = session("s");
+    let text = "the same long question about order 7, once more ".repeat(20);
+    client.start_session(start("s", &text)).await.unwrap();
+    let mut log = Log::of(&client, &id).await;
+    for turn in 1..=8 {
+        log.turns_over(turn).await;
+        let size = client.session_size(&id).await.unwrap();
+        assert!(size.raw_bytes > turn as u64 * 2_000, "{turn}: {size:?}");
+        client
+            .send_user_message(&id, text.as_str(), None)
+            .await
+            .unwrap();
+    }
+    log.turns_over(9).await;
+    engine.shutdown().await;
+    let said = texts(&client, &id).await;
+    assert_eq!(said.iter().filter(|it| **it == text).count(), 9);
+    let head = place.store.load(&id).await.unwrap().unwrap().head.unwrap();
+    let chunks = place
+        .store
+        .read_chunks(&id, head, usize::MAX)
+        .await
+        .unwrap();
+    assert!(chunks.iter().all(|it| it.codec == ChunkCodec::Zstd1));
+    let later: usize = chunks[1..].iter().map(|it| it.bytes.len()).sum();
+    assert!(
+        later < 200 * chunks.len(),
+        "{later} bytes in {} chunks",
+        chunks.len()
+    );
+    let size = client.session_size(&id).await.unwrap();
+    let raw: u64 = chunks.iter().map(|it| it.raw_bytes).sum();
+    assert_eq!(size.raw_bytes, raw);
 }

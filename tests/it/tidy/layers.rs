@@ -34,6 +34,7 @@ const LAYERS: &[(Layer, &[&str])] = &[
             "snapshot",
             "record",
             "commit",
+            "packing",
         ],
     ),
     (Layer::Protocol, &["protocol"]),

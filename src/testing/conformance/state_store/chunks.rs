@@ -17,6 +17,15 @@ pub(super) const RULES: &[Rule] = &[
     ("a head must be a chunk of the session", |it| {
         Box::pin(a_head_must_exist(it))
     }),
+    ("chunks are read by the end of their chain", |it| {
+        Box::pin(chunks_are_read_by_the_end_of_their_chain(it))
+    }),
+    ("a chunk of every codec comes back", |it| {
+        Box::pin(every_codec_comes_back(it))
+    }),
+    ("the size is that of what is stored", |it| {
+        Box::pin(the_size_is_told(it))
+    }),
     ("a chain is read oldest first", |it| {
         Box::pin(a_chain_is_read_oldest_first(it))
     }),
@@ -78,10 +87,10 @@ async fn a_chunk_comes_back(store: Store) {
     .await;
     for expected in [chunk(1, None), odd.clone()] {
         let read = must(
-            store.read_chunk(&session, expected.id).await,
+            store.read_chunks(&session, expected.id, 1).await,
             "read a chunk",
         );
-        assert_eq!(read, expected);
+        assert_eq!(read, [expected]);
     }
     let last = ChunkHeader {
         id: odd.id,
@@ -90,13 +99,13 @@ async fn a_chunk_comes_back(store: Store) {
     };
     assert_eq!(chain(&store, &session, 2).await, [header(1), last]);
     for missing in [0, 3, u64::MAX] {
-        let read = store.read_chunk(&session, ChunkId(missing)).await;
+        let read = store.read_chunks(&session, ChunkId(missing), 1).await;
         refused(read, "Corrupt", is_corrupt);
         let read = store.chunk_chain(&session, ChunkId(missing)).await;
         refused(read, "Corrupt", is_corrupt);
     }
     let other = id("other");
-    let read = store.read_chunk(&other, ChunkId(1)).await;
+    let read = store.read_chunks(&other, ChunkId(1), 1).await;
     refused(read, "NoSession", is_no_session);
 }
 
@@ -116,8 +125,8 @@ async fn a_chunk_is_never_replaced(store: Store) {
         with(vec![chunk(2, None), chunk(2, None)], 2),
     )
     .await;
-    let read = must(store.read_chunk(&session, ChunkId(1)).await, "read a chunk");
-    assert_eq!(read, chunk(1, None));
+    let read = store.read_chunks(&session, ChunkId(1), 1).await;
+    assert_eq!(must(read, "read a chunk"), [chunk(1, None)]);
     // The same number in another session is another chunk.
     commit(&store, &id("other"), 0, with(vec![chunk(1, None)], 1)).await;
 }
@@ -147,6 +156,74 @@ async fn a_head_must_exist(store: Store) {
     refused_commit(&store, &session, 1, with(vec![chunk(2, Some(1))], 3)).await;
     let head = load(&store, &session).await.and_then(|it| it.head);
     assert_eq!(head, Some(ChunkId(1)));
+}
+
+async fn chunks_are_read_by_the_end_of_their_chain(store: Store) {
+    let session = id("last-chunks");
+    let all = [
+        chunk(4, None),
+        chunk(3, Some(4)),
+        chunk(9, Some(3)),
+        chunk(2, Some(9)),
+    ];
+    commit(&store, &session, 0, with(all.to_vec(), 2)).await;
+    commit(&store, &session, 1, with(vec![chunk(5, Some(3))], 5)).await;
+    let read = async |last: u64, count: usize| {
+        let read = store.read_chunks(&session, ChunkId(last), count).await;
+        must(read, "read chunks")
+    };
+    assert_eq!(read(2, 0).await, []);
+    assert_eq!(read(2, 2).await, all[2..]);
+    assert_eq!(read(2, 4).await, all);
+    assert_eq!(read(2, usize::MAX).await, all);
+    assert_eq!(read(9, 2).await, all[1..3]);
+    let other = [all[0].clone(), all[1].clone(), chunk(5, Some(3))];
+    assert_eq!(read(5, 9).await, other);
+}
+
+async fn every_codec_comes_back(store: Store) {
+    let session = id("codecs");
+    let of = |codec: ChunkCodec| Chunk {
+        codec,
+        bytes: (0..=u8::MAX).collect(),
+        ..chunk(u64::from(codec.number()) + 1, None)
+    };
+    let all: Vec<_> = (0..=ChunkCodec::NEWEST)
+        .filter_map(ChunkCodec::from_number)
+        .map(of)
+        .collect();
+    assert_eq!(all.len() as u64, u64::from(ChunkCodec::NEWEST) + 1);
+    commit(&store, &session, 0, with(all.clone(), 1)).await;
+    for expected in all {
+        let read = store.read_chunks(&session, expected.id, 1).await;
+        assert_eq!(must(read, "read a chunk"), [expected]);
+    }
+}
+
+async fn the_size_is_told(store: Store) {
+    let session = id("size");
+    let size = async || must(store.size(&session).await, "read the size");
+    refused(store.size(&session).await, "NoSession", is_no_session);
+    commit(&store, &session, 0, state("s")).await;
+    let empty = size().await;
+    assert_eq!(empty.raw_bytes, 0);
+    let mut before = empty.stored_bytes;
+    for number in 1..=3 {
+        let added = Chunk {
+            raw_bytes: 1_000,
+            ..chunk(number, None)
+        };
+        commit(&store, &session, number, with(vec![added.clone()], number)).await;
+        let now = size().await;
+        assert_eq!(now.raw_bytes, 1_000 * number);
+        assert_eq!(now.stored_bytes, before + added.bytes.len() as u64);
+        before = now.stored_bytes;
+    }
+    // A rolled-back chunk is still stored.
+    commit(&store, &session, 4, state("s")).await;
+    assert_eq!(size().await.raw_bytes, 3_000);
+    commit(&store, &session, 5, logged(&[1, 2])).await;
+    assert!(size().await.stored_bytes > before);
 }
 
 async fn a_chain_is_read_oldest_first(store: Store) {

@@ -248,7 +248,7 @@ async fn a_refused_commit_leaves_nothing(store: Store) {
         let events = store.read_events(&session, EventCursor(0), 10).await;
         assert_eq!(must(events, "read events"), [event(1)]);
         refused(
-            store.read_chunk(&session, ChunkId(8)).await,
+            store.read_chunks(&session, ChunkId(8), 1).await,
             "Corrupt",
             is_corrupt,
         );
@@ -295,8 +295,9 @@ async fn holds(store: &Store, session: &SessionId, bytes: &[u8]) {
         loaded.as_deref() == Some(bytes),
         "the state came back changed"
     );
-    let read = must(store.read_chunk(session, ChunkId(1)).await, "read a chunk");
-    assert!(read == stored, "the chunk came back changed");
+    let read = store.read_chunks(session, ChunkId(1), 1).await;
+    let read = must(read, "read a chunk");
+    assert!(read == [stored], "the chunk came back changed");
     let rows = must(store.read_rows(session, &[key("any")]).await, "read rows");
     assert!(rows == [Some(bytes.to_vec())], "the row came back changed");
     let events = store.read_events(session, EventCursor(0), 10).await;

@@ -44,7 +44,7 @@ async fn deleting_removes_everything(store: Store) {
     }
     let chain = store.chunk_chain(&gone, ChunkId(1)).await;
     refused(chain, "NoSession", is_no_session);
-    let read = store.read_chunk(&gone, ChunkId(1)).await;
+    let read = store.read_chunks(&gone, ChunkId(1), 1).await;
     refused(read, "NoSession", is_no_session);
     let page = must(store.list(&Default::default(), 10).await, "list");
     let listed: Vec<_> = page.rows.into_iter().map(|it| it.session).collect();

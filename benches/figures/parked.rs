@@ -1,0 +1,197 @@
+//! The memory of sessions that wait for people.
+//!
+//! Measured: resident memory of a process that runs an engine over a SQLite store with 10,000 parked
+//! sessions, each with an open approval, less that of the same process over an empty store. Both
+//! have worked: one more session was started, and waits too. Asserted: over the parked sessions
+//! there are no more tasks than over none, no process, and no lease.
+//!
+//! There is no raw twin: the least is nothing.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use abide::client::{AgentSessionClient, Observed, StartSession};
+use abide::engine::LocalEngine;
+use abide::event::EventKind;
+use abide::failure::AttemptFailure;
+use abide::flow::{AgentSessionFlow, FlowRegistry, SessionOptions};
+use abide::ids::{ClaudeSessionId, EventCursor, FlowType, SessionId, ToolCallId};
+use abide::policy::{ToolEffect, ToolPolicy};
+use abide::record::{FrameworkItem, MessageRole};
+use abide::runner::{
+    AgentFrameworkRunner, RunModelRequest, SegmentLink, ToolCallEnd, ToolCallRequest,
+};
+use abide::store::SqliteStateStore;
+use abide::turn::{CallPlace, NewMessage, RequestedCall, RunModelOutcome, Usage};
+use async_trait::async_trait;
+use rusqlite::Connection;
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+use crate::process::{child_processes, memory_kb, numbers};
+use crate::report::{Effort, Figure, Group, quantile};
+
+pub(crate) const GROUP: Group = Group {
+    names: &["parked_10000_rss_mb"],
+    run,
+};
+
+pub(crate) const JOB: &str = "parked";
+
+/// How many sessions are started at once.
+const AT_ONCE: usize = 64;
+
+fn run(effort: Effort) -> Vec<Figure> {
+    let directory = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let database = |name: &str| directory.path().join(name);
+    populate(&database("full.sqlite"), effort.pick(10_000, 20));
+    let children = effort.pick(5, 1);
+    let take = |name: &str| {
+        let (mut memory, mut tasks) = (Vec::new(), Vec::new());
+        for number in 0..children {
+            let copy = database(&format!("{name}-{number}"));
+            match std::fs::copy(database(name), &copy) {
+                Ok(_) => {}
+                Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound),
+            }
+            let [kilobytes, alive] = numbers(JOB, &copy)[..] else {
+                panic!("the child prints two numbers");
+            };
+            memory.push(kilobytes as f64 / 1e3);
+            tasks.push(alive);
+        }
+        tasks.sort_unstable();
+        (quantile(&mut memory, 0.5), tasks)
+    };
+    let (full, full_tasks) = take("full.sqlite");
+    let (empty, empty_tasks) = take("empty.sqlite");
+    assert_eq!(full_tasks, empty_tasks, "a parked session has no task");
+    vec![Figure::new(GROUP.names[0], full - empty, "MB")]
+}
+
+/// Parks that many sessions.
+fn populate(database: &Path, sessions: usize) {
+    let runtime = Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let engine = engine(database).await;
+        let mut waiting = tokio::task::JoinSet::new();
+        for number in 0..sessions {
+            if waiting.len() == AT_ONCE {
+                waiting
+                    .join_next()
+                    .await
+                    .expect("one of them")
+                    .expect("it is parked");
+            }
+            waiting.spawn(park(engine.client(), format!("session-{number}")));
+        }
+        waiting.join_all().await;
+        engine.shutdown().await;
+    });
+    drop(runtime);
+    let connection = Connection::open(database).expect("the file");
+    let parked: i64 = connection
+        .query_row(
+            "SELECT count(*) FROM sessions WHERE status = 'awaiting_approval'",
+            [],
+            |row| row.get(0),
+        )
+        .expect("a number");
+    assert_eq!(parked, sessions as i64);
+}
+
+/// Prints the memory of a process that runs the engine over the database, and how many tasks.
+pub(crate) fn child(database: &Path) -> Vec<u64> {
+    let runtime = Runtime::new().expect("a runtime");
+    let numbers = runtime.block_on(async {
+        let engine = engine(database).await;
+        park(engine.client(), "one-more".to_owned()).await;
+        let leases = || -> i64 {
+            let connection = Connection::open(database).expect("the file");
+            connection
+                .query_row(
+                    "SELECT count(*) FROM sessions WHERE lease_worker IS NOT NULL",
+                    [],
+                    |row| row.get(0),
+                )
+                .expect("a number")
+        };
+        while leases() > 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(child_processes(), 0);
+        let memory = memory_kb("VmRSS:");
+        let tasks = tokio::runtime::Handle::current()
+            .metrics()
+            .num_alive_tasks();
+        engine.shutdown().await;
+        vec![memory, tasks as u64]
+    });
+    drop(runtime);
+    numbers
+}
+
+async fn engine(database: &Path) -> LocalEngine {
+    let store = SqliteStateStore::open(database).await.expect("a store");
+    let flow = AgentSessionFlow::new("Figures", Asking, SessionOptions::default()).expect("a flow");
+    let registry = FlowRegistry::new().register(flow).expect("a registry");
+    let engine = LocalEngine::start(registry, Arc::new(store)).await;
+    engine.expect("an engine")
+}
+
+/// Starts a session and waits until it waits.
+async fn park(client: AgentSessionClient, name: String) {
+    let session = SessionId::new(name).expect("an id");
+    let flow_type = FlowType::new("Figures").expect("a flow type");
+    let start = StartSession::new(session.clone(), flow_type)
+        .with_initial_message("Please refund order 7, it came late and the box was wet.");
+    client.start_session(start).await.expect("it starts");
+    let events = client.events(&session, EventCursor(0)).await;
+    let mut events = events.expect("events");
+    loop {
+        let observed = events.next().await.expect("the store is there");
+        if let Some(Observed::Event(event)) = observed
+            && event.kind == EventKind::TurnSuspended
+        {
+            return;
+        }
+    }
+}
+
+/// A runner whose model asks for a write.
+#[derive(Debug)]
+struct Asking;
+
+#[async_trait]
+impl AgentFrameworkRunner for Asking {
+    async fn run_model(
+        &self,
+        _: RunModelRequest,
+        _: SegmentLink,
+    ) -> Result<RunModelOutcome, AttemptFailure> {
+        let session = ClaudeSessionId::new("11111111-2222-4333-8444-555555555555");
+        let item = FrameworkItem::claude_transcript(session.expect("an id"), Vec::new());
+        Ok(RunModelOutcome::ToolCallsRequested {
+            calls: vec![RequestedCall {
+                tool_call_id: ToolCallId::new("toolu_01").expect("an id"),
+                tool_name: "refund".to_owned(),
+                arguments: r#"{"order_id":"7","reason":"late and wet"}"#.to_owned(),
+                policy: ToolPolicy::new(ToolEffect::NonIdempotentWrite),
+                place: CallPlace::Step,
+            }],
+            messages: vec![NewMessage {
+                role: MessageRole::Assistant,
+                text: "I will refund it.".to_owned(),
+                tool_call_id: None,
+                item: item.expect("JSON"),
+            }],
+            usage: Usage::default(),
+        })
+    }
+
+    async fn call_tool(&self, _: ToolCallRequest) -> ToolCallEnd {
+        ToolCallEnd::Succeeded {
+            output: "refunded".to_owned(),
+        }
+    }
+}
