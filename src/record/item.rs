@@ -57,10 +57,7 @@ pub enum ItemContent {
 
 /// Lines of one Claude session's transcript.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(
-    feature = "unstable",
-    expect(clippy::exhaustive_structs, reason = "the segment fills it in")
-)]
+#[expect(clippy::exhaustive_structs, reason = "the segment fills it in")]
 pub struct ClaudeLines {
     /// The Claude session.
     pub session: ClaudeSessionId,

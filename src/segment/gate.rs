@@ -495,11 +495,12 @@ const fn cli_is_inline(policy: ToolPolicy) -> bool {
     !policy.requires_approval() && !policy.effect.is_single_attempt()
 }
 
-/// True when a call of this tool in the main conversation must not run without a record.
+/// True when a call of this tool in the main conversation must not run without a record. A name that
+/// is not offered may be an older one of a tool, under which the CLI does not ask: its question tells.
 pub(super) fn needs_record(plan: &SegmentPlan, tool_name: &str) -> bool {
     match classify(plan, tool_name) {
         Kind::Custom(_, policy) => !custom_is_inline(policy),
-        Kind::Cli(policy) => !cli_is_inline(policy),
+        Kind::Cli(policy) => !cli_is_inline(policy) && plan.offered.contains(tool_name),
         Kind::Structured | Kind::UnknownCustom => false,
     }
 }

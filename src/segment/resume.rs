@@ -11,6 +11,7 @@ use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
 use super::cut::cut_result;
+use super::transcript::SYNTHETIC;
 use super::verify::verify;
 use super::{Conversation, SegmentPlan, gate, runner};
 use crate::failure::AttemptFailure;
@@ -200,6 +201,8 @@ struct Message {
     #[serde(default)]
     id: Option<String>,
     #[serde(default)]
+    model: Option<String>,
+    #[serde(default)]
     content: Option<Box<RawValue>>,
 }
 
@@ -301,6 +304,10 @@ impl Chain {
             let (Some(entry), Some(message)) = (body.uuid, body.message) else {
                 continue;
             };
+            // What the CLI says in the model's name, such as an error of the API, asks for nothing.
+            if message.model.as_deref() == Some(SYNTHETIC) {
+                continue;
+            }
             if reply.get_or_insert_with(|| message.id.clone()) != &message.id {
                 break;
             }

@@ -12,7 +12,7 @@ use abide::ids::{FlowType, SessionId, Timestamp};
 use abide::policy::{Approval, ToolEffect, ToolPolicies, ToolPolicy};
 use abide::runner::{
     CUSTOM_TOOL_SERVER_NAME_DEFAULT, ClaudeAgentOptions, ClaudeAgentRunner,
-    ClaudeAgentRunnerBuilder,
+    ClaudeAgentRunnerBuilder, GatedCallWait,
 };
 use abide::store::{MemoryStateStore, SessionStatus};
 use abide::testing::clock::TokioClock;
@@ -176,6 +176,8 @@ async fn a_read_runs_again_with_its_segment() {
         ClaudeAgentRunner::builder(options.with_tools(["Read"]))
             .custom_tool(tool.clone())
             .tool_policies(policies.clone())
+            // A live segment repeats less.
+            .gated_call_wait(GatedCallWait::Native)
     };
     let agents = Agents::start(&[("Only", &define)]).await;
     agents.cli.set_readable_file("notes", "a note");

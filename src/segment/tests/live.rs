@@ -19,6 +19,7 @@ fn unmirrored() -> Stepper {
         uuid: Some(PROMPT.to_owned()),
     });
     plan.path = GatedPath::Live;
+    plan.offered = BTreeSet::from(["Bash".to_owned()]);
     let mut stepper = Stepper::new(plan);
     stepper.json(json!({"type": "system", "subtype": "init", "session_id": "c1"}));
     stepper.take();
@@ -306,6 +307,7 @@ fn hooks_are_asked_before_the_cli_asks() {
         uuid: None,
     });
     plan.path = GatedPath::Live;
+    plan.offered = BTreeSet::from(["Bash".to_owned()]);
     plan.asks_hooks = true;
     let mut it = Stepper::new(plan);
     it.json(json!({"type": "system", "subtype": "init", "session_id": "c1"}));

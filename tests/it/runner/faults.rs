@@ -266,10 +266,14 @@ async fn the_id_of_a_resumed_call_runs_nothing_more() {
         let reuse = format!(r#"{WRITE} ;; reuse {tool} {{"order_id":"8"}}"#);
         let call = agent.turn_to_call(&reuse).await;
         let segment = agent.resume(&call, succeeded("done")).await;
+        let reason = match tool {
+            "refund" => "a decision about this call was already made",
+            _ => "the record under this id is of another call",
+        };
         assert_eq!(
             agent.complete(segment),
             format!(
-                "reused {tool}: PreToolUse:mcp__tools__{tool} hook error: mcp__tools__{tool} did not run: a decision about this call was already made"
+                "reused {tool}: PreToolUse:mcp__tools__{tool} hook error: mcp__tools__{tool} did not run: {reason}"
             )
         );
         assert_eq!(agent.desk.runs(), [] as [&str; 0]);

@@ -368,7 +368,10 @@ async fn a_providers_variables_reach_the_provider() {
         };
         let mut options = without_key(&world, &[]);
         for (name, value) in [
-            ("ANTHROPIC_BEDROCK_BASE_URL", api(&world).base_url().as_str()),
+            (
+                "ANTHROPIC_BEDROCK_BASE_URL",
+                api(&world).base_url().as_str(),
+            ),
             ("AWS_BEARER_TOKEN_BEDROCK", "key-of-bedrock"),
             ("AWS_REGION", "eu-central-1"),
             ("CLAUDE_CODE_MAX_RETRIES", "0"),
@@ -380,8 +383,12 @@ async fn a_providers_variables_reach_the_provider() {
         agent.say("script: say a");
         let failure = agent.segment(Vec::new()).await.end.unwrap_err();
         let unserved = api(&world).unserved();
-        println!("{failure:?}");
-        for it in &unserved { println!("{} {} {:?}", it.request.method, it.request.path, it.request.headers); }
+        let is_asked = unserved.iter().any(|it| {
+            let path = &it.request.path;
+            let headers = format!("{:?}", it.request.headers);
+            path.starts_with("/model/") && headers.contains("Bearer key-of-bedrock")
+        });
+        assert!(is_asked, "{unserved:?}");
         assert_eq!(failure.class, FailureClass::ApiError);
     }
 }
