@@ -21,10 +21,13 @@ pub(super) struct Host {
 
 impl Host {
     pub(super) fn start(config: FakeCliConfig) -> Self {
+        // Behind the prompts of the transcript: the CLI takes each id once.
+        let earlier = config.transcript.iter().flatten();
+        let prompts = earlier.filter(|it| it.contains("aaaaaaaa-0000")).count();
         Self {
             cli: FakeCli::new(config),
             frames: Vec::new(),
-            prompts: 0,
+            prompts: u32::try_from(prompts).unwrap(),
             has_batch_hook: false,
             hook: Box::new(|_| Some(serde_json::from_str(ALLOW).unwrap())),
             ask: Box::new(|request| json!({"behavior": "allow", "updatedInput": request["input"]})),
