@@ -453,7 +453,7 @@ impl Segment {
             .transcript
             .take_messages(session, deferred.as_ref().map(|it| &it.tool_call_id))?;
         if let Some(output) = &result.structured_output {
-            transcript::answer_with(&mut messages, output.get());
+            transcript::answer_with(&mut messages, session, output.get())?;
         }
         let outcome = match deferred {
             None => RunModelOutcome::TurnCompleted { messages, usage },

@@ -11,7 +11,7 @@ use super::split::Split;
 use crate::failure::AttemptFailure;
 use crate::ids::{ClaudeSessionId, ToolCallId};
 use crate::protocol::{AssistantFrame, MirrorFrame, UserFrame};
-use crate::record::{MessageRole, TranscriptEntry};
+use crate::record::{FrameworkItem, MessageRole, TranscriptEntry};
 use crate::turn::NewMessage;
 
 /// The model of texts that the CLI writes in the model's name.
@@ -352,12 +352,28 @@ impl Transcript {
     }
 }
 
-/// Makes the structured output the text of the model's last message: the reply itself is a call.
-pub(super) fn answer_with(messages: &mut [NewMessage], output: &str) {
+/// Makes the structured output the text of the model's last message: the reply itself is a call. Where
+/// a checkpoint has that reply already, the output becomes a message of its own.
+pub(super) fn answer_with(
+    messages: &mut Vec<NewMessage>,
+    session: &str,
+    output: &str,
+) -> Result<(), AttemptFailure> {
     let mut replies = messages.iter_mut().rev();
     if let Some(reply) = replies.find(|it| it.role == MessageRole::Assistant) {
         output.clone_into(&mut reply.text);
+        return Ok(());
     }
+    let session = ClaudeSessionId::new(session).map_err(|error| contract(error.to_string()))?;
+    let item = FrameworkItem::claude_transcript(session, Vec::new())
+        .map_err(|error| contract(error.to_string()))?;
+    messages.push(NewMessage {
+        role: MessageRole::Assistant,
+        text: output.to_owned(),
+        tool_call_id: None,
+        item,
+    });
+    Ok(())
 }
 
 fn file_stem(path: &str) -> &str {

@@ -78,6 +78,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .with_tools(["Bash", "Read"])
         .with_environment(environment);
     let runner = ClaudeAgentRunner::builder(options)
+        .gated_call_wait(abide::runner::GatedCallWait::Native)
         .custom_tool(writing_tool("refund", &plan))
         .custom_tool(writing_tool("set_status", &plan).with_effect(ToolEffect::IdempotentWrite))
         .custom_tool(reading_tool("lookup", &plan))

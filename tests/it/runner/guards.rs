@@ -7,6 +7,7 @@ use super::*;
 fn build(world: &World, server: &str, tools: &[&str]) -> Result<(), DefinitionError> {
     let desk = Desk::default();
     let builder = ClaudeAgentRunner::builder(world.options())
+        .gated_call_wait(GatedCallWait::Native)
         .launcher(Arc::clone(&world.launcher))
         .custom_tool_server_name(server);
     tools
@@ -83,6 +84,7 @@ async fn nothing_of_the_conversation_is_in_the_arguments() {
         .with_environment(CliEnvironment::empty().set("ANTHROPIC_API_KEY", "sk-secret"));
     let mut agent = Agent::new(&world);
     agent.runner = ClaudeAgentRunner::builder(options)
+        .gated_call_wait(GatedCallWait::Native)
         .launcher(Arc::clone(&world.launcher))
         .build()
         .unwrap();

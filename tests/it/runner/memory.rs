@@ -20,7 +20,7 @@ fn runner_in(world: &World, desk: &Desk, directory: &Path) -> ClaudeAgentRunner 
     desk.tools()
         .into_iter()
         .fold(
-            ClaudeAgentRunner::builder(options),
+            ClaudeAgentRunner::builder(options).gated_call_wait(GatedCallWait::Native),
             ClaudeAgentRunnerBuilder::custom_tool,
         )
         .launcher(Arc::clone(&world.launcher))
@@ -153,7 +153,8 @@ async fn a_sub_agent_gets_no_permissions_of_its_own() {
     };
     let desk = Desk::default();
     let runner = desk.tools().into_iter().fold(
-        ClaudeAgentRunner::builder(world.options().with_tools(["Agent", "Bash"])),
+        ClaudeAgentRunner::builder(world.options().with_tools(["Agent", "Bash"]))
+            .gated_call_wait(GatedCallWait::Native),
         ClaudeAgentRunnerBuilder::custom_tool,
     );
     let policies = ToolPolicies::new().with("Agent", ToolPolicy::new(ToolEffect::Read));
