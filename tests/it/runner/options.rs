@@ -15,7 +15,7 @@ const BOTH: [&str; 2] = ["2.1.316", "2.1.332"];
 fn agent(world: &World, options: ClaudeAgentOptions) -> Agent {
     let mut agent = Agent::new(world);
     agent.runner = ClaudeAgentRunner::builder(options)
-        .gated_call_wait(abide::runner::GatedCallWait::Native)
+        .gated_call_wait(GatedCallWait::Native)
         .tool_policies(ToolPolicies::new().with("Read", ToolPolicy::new(ToolEffect::Read)))
         .launcher(Arc::clone(&world.launcher))
         .build()

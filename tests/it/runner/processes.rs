@@ -346,7 +346,7 @@ impl Run {
         let world = World::other(cli, &[]);
         let policies = ToolPolicies::new().with("Read", ToolPolicy::new(ToolEffect::Read));
         let runner = ClaudeAgentRunner::builder(world.options())
-            .gated_call_wait(abide::runner::GatedCallWait::Native)
+            .gated_call_wait(GatedCallWait::Native)
             .tool_policies(policies)
             .launcher(Arc::clone(&world.launcher))
             .build()
