@@ -137,7 +137,7 @@ fn groups_are_bounded() {
     assert!(starts <= bytes / GROUP_BYTES + 1, "{starts}");
 }
 
-/// A string that comes again is stored once, whatever lies between, and comes back with its escapes.
+/// G11: a string that comes again is stored once, whatever lies between, and comes back with its escapes.
 #[test]
 fn a_large_string_is_stored_once() {
     let image = "aGVsbG8=\\n\\u00e4\\\"".repeat(BLOB_BYTES_MIN / 8);

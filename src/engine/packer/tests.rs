@@ -135,7 +135,7 @@ async fn the_chunks_of_one_commit_follow_each_other() {
     assert_eq!(place.texts(5).await.unwrap(), all);
 }
 
-/// What was packed and not committed is not what the store has: packing against it would lose the
+/// G11: what was packed and not committed is not what the store has: packing against it would lose the
 /// chunk for ever.
 #[tokio::test]
 async fn a_commit_that_does_not_hold_is_forgotten() {

@@ -73,7 +73,7 @@ fn noise(count: usize) -> Vec<u8> {
     (0..count).map(|_| next()).collect()
 }
 
-/// Any bytes come back, packed or not, and what repeats itself gets small.
+/// G11: any bytes come back, packed or not, and what repeats itself gets small.
 #[test]
 fn values_come_back() {
     let outcome = br#"{"format":1,"outcome":"succeeded","text":"order 7 is refunded, and again: order 7 is refunded"}"#;
