@@ -119,8 +119,9 @@ impl Host {
             .launcher(launcher)
             .build()
             .expect("a runner");
-        let flow =
-            AgentSessionFlow::new("Figures", runner, SessionOptions::default()).expect("a flow");
+        // No process stays for a next message: each turn pays for its own from start to end.
+        let options = SessionOptions::default().with_live_window(Duration::ZERO);
+        let flow = AgentSessionFlow::new("Figures", runner, options).expect("a flow");
         let store = SqliteStateStore::open(directory.join("store.sqlite"))
             .await
             .expect("a store");
