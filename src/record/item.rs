@@ -27,6 +27,8 @@ pub enum ItemKind {
     ClaudeTranscript,
     /// What a failed turn did, for the next one.
     TurnFailureNote,
+    /// The beginning of an answer that was cut off; no CLI reads it.
+    PartialAnswer,
 }
 
 impl ItemKind {
@@ -37,6 +39,7 @@ impl ItemKind {
             Self::UserPrompt => "user_prompt",
             Self::ClaudeTranscript => "claude_transcript",
             Self::TurnFailureNote => "turn_failure_note",
+            Self::PartialAnswer => "partial_answer",
         }
     }
 }
@@ -51,6 +54,8 @@ pub enum ItemContent {
     ClaudeTranscript(ClaudeLines),
     /// What a failed turn did.
     TurnFailureNote(String),
+    /// The beginning of an answer that was cut off.
+    PartialAnswer(String),
     /// Another runner's item, by its kind.
     Other(String),
 }
@@ -102,6 +107,17 @@ impl FrameworkItem {
     pub fn turn_failure_note(text: &str) -> Result<Self, serde_json::Error> {
         Self::from_record(&TextItem {
             kind: ItemKind::TurnFailureNote.name().to_owned(),
+            text: text.to_owned(),
+        })
+    }
+
+    /// Makes the item of an answer that was cut off.
+    ///
+    /// # Errors
+    /// Never in practice: text is always JSON.
+    pub fn partial_answer(text: &str) -> Result<Self, serde_json::Error> {
+        Self::from_record(&TextItem {
+            kind: ItemKind::PartialAnswer.name().to_owned(),
             text: text.to_owned(),
         })
     }
