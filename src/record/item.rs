@@ -11,7 +11,7 @@ use crate::ids::ClaudeSessionId;
 /// The framework's part of a stored message, verbatim JSON with a `kind`.
 ///
 /// Known kinds: `user_prompt` (`{"kind","text"}`), `claude_transcript`
-/// (`{"kind","session_id","entries"}`, since format 2 also `"provisional"`) and `turn_failure_note` (`{"kind","text"}`). A runner may
+/// (`{"kind","session_id","entries"}`, since format 2 also `"provisional"`) `turn_failure_note` and `partial_answer` (`{"kind","text"}`). A runner may
 /// store kinds of its own.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -178,6 +178,10 @@ impl FrameworkItem {
             ))
         } else if kind == ItemKind::TurnFailureNote.name() {
             Ok(ItemContent::TurnFailureNote(
+                serde_json::from_str::<TextItem>(self.as_str())?.text,
+            ))
+        } else if kind == ItemKind::PartialAnswer.name() {
+            Ok(ItemContent::PartialAnswer(
                 serde_json::from_str::<TextItem>(self.as_str())?.text,
             ))
         } else if kind == ItemKind::ClaudeTranscript.name() {
