@@ -15,6 +15,7 @@ use super::claim::{Claim, Found, NEAR, Tenure};
 use super::local::Shared;
 use super::packer::Packer;
 use super::steps::{self, StepContext};
+use super::tool_step;
 use crate::ids::{
     EventCursor, LeaseEpoch, MessageId, Revision, SessionId, StepId, Timestamp, TurnId,
 };
@@ -305,7 +306,7 @@ impl Driver {
                     return;
                 };
                 let (id, arguments) = (call.interrupt_id(), call.record.arguments_kind());
-                let run = steps::call_tool(context, *step_id, id, arguments);
+                let run = tool_step::call_tool(context, *step_id, id, arguments);
                 let task = self.tasks.spawn(run);
                 (*step_id, task)
             }

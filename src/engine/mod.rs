@@ -12,6 +12,7 @@ mod local;
 pub(crate) mod packer;
 mod steps;
 mod supervisor;
+mod tool_step;
 
 pub use local::{LocalEngine, LocalEngineOptions};
 

@@ -1,4 +1,4 @@
-//! What a worker does for one Step: ask for the attempt, do it, report its end.
+//! What a worker does for a `RunModel` Step: ask for the attempt, run the segment, report its end.
 //!
 //! Nothing here acts before its grant is committed, and a report that is superseded is dropped.
 
@@ -15,8 +15,8 @@ use crate::failure::{AttemptFailure, FailureClass};
 use crate::ids::{InterruptId, LeaseEpoch, Nonce, Revision, SessionId, StepId, ToolCallId, TurnId};
 use crate::record::{ToolOutcome, read_record};
 use crate::runner::{
-    AgentFrameworkRunner, History, LinkError, ProcessSlot, RunModelRequest, SegmentEvent,
-    SegmentLink, SegmentReply, SegmentUpdate, ToolCallEnd, ToolCallRequest,
+    History, LinkError, ProcessSlot, RunModelRequest, SegmentEvent, SegmentLink, SegmentReply,
+    SegmentUpdate,
 };
 use crate::session::{AttemptKey, CallState, CallStep, Input, Reply, SessionState};
 use crate::spend::{Spend, SpendDecision};
@@ -37,7 +37,7 @@ pub(super) struct StepContext {
 }
 
 impl StepContext {
-    async fn deliver(&self, input: Input) -> Result<Applied, LinkError> {
+    pub(super) async fn deliver(&self, input: Input) -> Result<Applied, LinkError> {
         let (answer, reply) = oneshot::channel();
         self.driver
             .send(StepMessage { input, answer })
@@ -46,7 +46,7 @@ impl StepContext {
     }
 
     /// Asks for an attempt; `None` when it is not ours to run now.
-    async fn begin(&self, step_id: StepId) -> Option<(AttemptKey, Arc<SessionState>)> {
+    pub(super) async fn begin(&self, step_id: StepId) -> Option<(AttemptKey, Arc<SessionState>)> {
         let nonce = Nonce::new(uuid::Uuid::new_v4().to_string()).ok()?;
         let applied = self
             .deliver(Input::BeginAttempt {
@@ -78,7 +78,7 @@ impl StepContext {
     /// Checks that the session is still ours: a worker that stood still may have lost it after its
     /// grant was committed (G8). Whoever did reports an end all the same, and the driver learns
     /// from the refused commit that it is fenced.
-    async fn check_fence(&self) -> Result<(), &'static str> {
+    pub(super) async fn check_fence(&self) -> Result<(), &'static str> {
         match read_patiently(|| self.shared.store.load(&self.session)).await {
             Ok(stored) => stored
                 .and_then(|it| it.lease)
@@ -93,7 +93,7 @@ impl StepContext {
     }
 
     /// Returns once the turn is cancelled.
-    async fn cancelled(&self, turn_id: TurnId) {
+    pub(super) async fn cancelled(&self, turn_id: TurnId) {
         let mut cancelled = self.cancelled.clone();
         if cancelled.wait_for(|it| *it == Some(turn_id)).await.is_err() {
             // The driver is gone, and ends what runs in its own way.
@@ -105,7 +105,7 @@ impl StepContext {
         *self.cancelled.borrow() == Some(turn_id)
     }
 
-    async fn row(&self, kind: RowKind, key: &str) -> Result<String, StoreError> {
+    pub(super) async fn row(&self, kind: RowKind, key: &str) -> Result<String, StoreError> {
         let keys = [RowKey {
             kind,
             key: key.to_owned(),
@@ -511,95 +511,3 @@ async fn final_reply(
         }
     }
 }
-
-/// Runs one gated call in its own Step.
-///
-/// Its arguments are read before its start mark is set: a store that cannot be read costs no start.
-pub(super) async fn call_tool(
-    context: StepContext,
-    step_id: StepId,
-    call: InterruptId,
-    arguments: RowKind,
-) {
-    let arguments = match context.row(arguments, call.as_str()).await {
-        Ok(arguments) => arguments,
-        Err(error) => {
-            tracing::warn!(session = %context.session, %call, %error, "a call cannot be started yet");
-            return tokio::time::sleep(UNREADABLE_PAUSE).await;
-        }
-    };
-    let Some((attempt, state)) = context.begin(step_id).await else {
-        return;
-    };
-    let request = match tool_request(&context, &state, &call, arguments) {
-        Ok(request) => context.check_fence().await.map(|()| request),
-        Err(detail) => Err(detail),
-    };
-    let end = match request {
-        Ok((runner, request)) => {
-            let mut running = JoinSet::new();
-            let turn_id = request.turn_id;
-            running.spawn(async move { runner.call_tool(request).await });
-            let grace_over = async {
-                context.cancelled(turn_id).await;
-                tokio::time::sleep(context.shared.options.cancel_grace).await;
-            };
-            let end = tokio::select! {
-                biased;
-                end = running.join_next() => end,
-                () = grace_over => {
-                    running.shutdown().await;
-                    None
-                }
-            };
-            match end {
-                Some(Ok(end)) => end,
-                Some(Err(_)) => ToolCallEnd::Unknown {
-                    detail: "the runner panicked".to_owned(),
-                },
-                None => ToolCallEnd::Unknown {
-                    detail: "the turn was cancelled, and the grace time is over".to_owned(),
-                },
-            }
-        }
-        Err(detail) => ToolCallEnd::NotRun {
-            error: detail.to_owned(),
-        },
-    };
-    if let ToolCallEnd::Unknown { detail } = &end {
-        tracing::warn!(session = %context.session, %call, detail, "a call's attempt has no known end");
-    }
-    let _ = context.deliver(Input::ToolEnded { attempt, end }).await;
-}
-
-fn tool_request(
-    context: &StepContext,
-    state: &SessionState,
-    call: &InterruptId,
-    arguments: String,
-) -> Result<(Arc<dyn AgentFrameworkRunner>, ToolCallRequest), &'static str> {
-    let flow = context
-        .shared
-        .registry
-        .flow(&state.flow_type)
-        .ok_or("the flow is not registered on this worker")?;
-    let turn = state.turn.as_ref().ok_or("the turn is over")?;
-    let record = (turn.calls.iter())
-        .map(|it| &it.record)
-        .find(|it| InterruptId::of_call(it.turn_id, &it.tool_call_id) == *call)
-        .ok_or("the turn has no such call")?;
-    let request = ToolCallRequest {
-        session_id: context.session.clone(),
-        turn_id: turn.turn_id,
-        tool_call_id: record.tool_call_id.clone(),
-        tool_name: record.tool_name.clone(),
-        arguments,
-        attempt: record.starts,
-        idempotency_key: record.idempotency_key(&context.session),
-        fence: context.epoch,
-    };
-    Ok((flow.runner(), request))
-}
-
-/// How long a call waits whose arguments could not be read.
-const UNREADABLE_PAUSE: Duration = Duration::from_secs(1);
