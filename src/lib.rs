@@ -26,6 +26,7 @@ mod commit;
 pub mod event;
 pub mod failure;
 pub mod ids;
+pub mod model_call;
 mod packing;
 pub mod policy;
 pub mod record;
@@ -76,6 +77,7 @@ pub mod flow;
 pub mod runner;
 pub mod snapshot;
 pub mod spend;
+mod telemetry;
 
 #[cfg(feature = "testing")]
 pub mod testing;

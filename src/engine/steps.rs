@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+use tracing::Instrument as _;
 
 use super::driver::{Applied, StepMessage, stop_requested};
 use super::local::Shared;
@@ -21,6 +22,7 @@ use crate::runner::{
 use crate::session::{AttemptKey, CallState, CallStep, Input, Reply, SessionState};
 use crate::spend::{Spend, SpendDecision};
 use crate::store::{RowKey, RowKind, StoreError, read_patiently};
+use crate::telemetry::{AttemptNames, ChatSpan};
 use crate::turn::{
     RequestedCall, ResumedCall, ResumedFate, RunModelContext, RunModelOutcome, Usage,
 };
@@ -140,8 +142,24 @@ pub(super) async fn run_model(context: StepContext, step_id: StepId) {
     let Some((attempt, state)) = context.begin(step_id).await else {
         return;
     };
+    let names = AttemptNames::new(&context.session, &state, &attempt);
+    let span = names.run_model();
+    let run = run_attempt(context, attempt, state, slot, &names);
+    run.instrument(span).await;
+}
+
+/// Runs the attempt that was granted, and reports its end.
+async fn run_attempt(
+    context: StepContext,
+    attempt: AttemptKey,
+    state: Arc<SessionState>,
+    slot: ProcessSlot,
+    names: &AttemptNames,
+) {
+    let mut chat = ChatSpan::start(names);
     if let Err(failure) = check_spend(&context, &state).await {
         let end = Err(failure);
+        chat.ended(&end);
         let _ = context.deliver(Input::SegmentEnded { attempt, end }).await;
         return;
     }
@@ -152,16 +170,21 @@ pub(super) async fn run_model(context: StepContext, step_id: StepId) {
         Err(error) => Err(error.to_string()),
     };
     let end = match request {
-        Ok(request) => match run_segment(&context, &attempt, &state, request.with_slot(slot)).await
-        {
-            Some(end) => end,
-            None => return,
-        },
+        Ok(request) => {
+            let request = request.with_slot(slot);
+            match run_segment(&context, &attempt, &state, request, &mut chat).await {
+                Some(end) => end,
+                None => return,
+            }
+        }
         Err(detail) => Err(AttemptFailure::new(FailureClass::Store, detail)),
     };
     if let Err(failure) = &end {
-        tracing::warn!(session = %context.session, step = %step_id, %failure, "a segment failed");
+        tracing::warn!(%failure, "a segment failed");
     }
+    // Before the report: whoever is told of the end finds the span complete.
+    chat.ended(&end);
+    drop(chat);
     // Superseded or not, there is nothing left to do here.
     let _ = context.deliver(Input::SegmentEnded { attempt, end }).await;
 }
@@ -245,6 +268,7 @@ async fn run_segment(
     attempt: &AttemptKey,
     state: &SessionState,
     request: RunModelRequest,
+    chat: &mut ChatSpan,
 ) -> Option<SegmentResult> {
     let Some(flow) = context.shared.registry.flow(&state.flow_type).cloned() else {
         return Some(Err(AttemptFailure::new(
@@ -269,7 +293,8 @@ async fn run_segment(
     let link = SegmentLink::new(updates, context.revision.clone()).with_cancellation(cancelled);
     let runner = flow.runner();
     let mut running = JoinSet::new();
-    running.spawn(async move { runner.run_model(request, link).await });
+    let run = async move { runner.run_model(request, link).await };
+    running.spawn(run.in_current_span());
     let (started, run_limit) = (Instant::now(), flow.options().run_model_limit);
     let limit = tokio::time::sleep(run_limit);
     tokio::pin!(limit);
@@ -319,6 +344,7 @@ async fn run_segment(
                 break Some(Err(AttemptFailure::new(FailureClass::CliFailed, detail)));
             }
             Some(update) = updated.recv() => {
+                chat.saw(&update);
                 if leave_at.is_some()
                     && let SegmentUpdate::Event(event @ SegmentEvent::Checkpoint(_), _) = update
                 {
@@ -347,11 +373,12 @@ async fn run_segment(
     // What it reported before it ended comes before its end; but nothing starts any more.
     running.shutdown().await;
     while let Ok(update) = updated.try_recv() {
+        chat.saw(&update);
         match update {
             SegmentUpdate::Event(SegmentEvent::CallStarting { .. }, reply) => {
                 let _ = reply.send(Err(LinkError::Superseded));
             }
-            SegmentUpdate::Event(..) | SegmentUpdate::Live(..) => {
+            SegmentUpdate::Event(..) | SegmentUpdate::Live(..) | SegmentUpdate::ModelCalls(_) => {
                 let update = with_deadlines(update, deadline);
                 answer(context, attempt, turn_id, &mut live, update).await;
             }
@@ -436,6 +463,7 @@ async fn answer(
             live.write(kind, piece.into_text());
             CallChange::None
         }
+        SegmentUpdate::ModelCalls(_) => CallChange::None,
         SegmentUpdate::Event(event, reply) => {
             let ends_call = matches!(event, SegmentEvent::CallFinished { .. });
             let is_checkpoint = matches!(event, SegmentEvent::Checkpoint(_));

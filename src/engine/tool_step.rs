@@ -4,12 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
+use tracing::{Instrument as _, Span};
 
 use super::steps::StepContext;
 use crate::ids::{InterruptId, StepId};
+use crate::record::CallRecord;
 use crate::runner::{AgentFrameworkRunner, ToolCallEnd, ToolCallRequest};
-use crate::session::{Input, SessionState};
+use crate::session::{AttemptKey, Input, SessionState};
 use crate::store::RowKind;
+use crate::telemetry::{self, AttemptNames};
 
 /// Runs one gated call in its own Step.
 ///
@@ -30,15 +33,51 @@ pub(super) async fn call_tool(
     let Some((attempt, state)) = context.begin(step_id).await else {
         return;
     };
-    let request = match tool_request(&context, &state, &call, arguments) {
+    let names = AttemptNames::new(&context.session, &state, &attempt);
+    let span = names.call_tool();
+    let run = run_attempt(context, attempt, &state, &call, arguments, &names);
+    run.instrument(span).await;
+}
+
+/// Runs the attempt that was granted, and reports its end.
+async fn run_attempt(
+    context: StepContext,
+    attempt: AttemptKey,
+    state: &SessionState,
+    call: &InterruptId,
+    arguments: String,
+    names: &AttemptNames,
+) {
+    let span = record_of(state, call)
+        .map_or_else(Span::none, |record| telemetry::execute_tool(names, record));
+    let end = run_call(&context, state, call, arguments)
+        .instrument(span.clone())
+        .await;
+    if let ToolCallEnd::Unknown { detail } = &end {
+        tracing::warn!(%call, detail, "a call's attempt has no known end");
+    }
+    // Before the report: whoever is told of the end finds the span complete.
+    telemetry::tool_ended(&span, &end);
+    drop(span);
+    let _ = context.deliver(Input::ToolEnded { attempt, end }).await;
+}
+
+async fn run_call(
+    context: &StepContext,
+    state: &SessionState,
+    call: &InterruptId,
+    arguments: String,
+) -> ToolCallEnd {
+    let request = match tool_request(context, state, call, arguments) {
         Ok(request) => context.check_fence().await.map(|()| request),
         Err(detail) => Err(detail),
     };
-    let end = match request {
+    match request {
         Ok((runner, request)) => {
             let mut running = JoinSet::new();
             let turn_id = request.turn_id;
-            running.spawn(async move { runner.call_tool(request).await });
+            let run = async move { runner.call_tool(request).await };
+            running.spawn(run.in_current_span());
             let grace_over = async {
                 context.cancelled(turn_id).await;
                 tokio::time::sleep(context.shared.options.cancel_grace).await;
@@ -64,11 +103,14 @@ pub(super) async fn call_tool(
         Err(detail) => ToolCallEnd::NotRun {
             error: detail.to_owned(),
         },
-    };
-    if let ToolCallEnd::Unknown { detail } = &end {
-        tracing::warn!(session = %context.session, %call, detail, "a call's attempt has no known end");
     }
-    let _ = context.deliver(Input::ToolEnded { attempt, end }).await;
+}
+
+fn record_of<'a>(state: &'a SessionState, call: &InterruptId) -> Option<&'a CallRecord> {
+    let turn = state.turn.as_ref()?;
+    (turn.calls.iter())
+        .map(|it| &it.record)
+        .find(|it| InterruptId::of_call(it.turn_id, &it.tool_call_id) == *call)
 }
 
 fn tool_request(
@@ -83,10 +125,7 @@ fn tool_request(
         .flow(&state.flow_type)
         .ok_or("the flow is not registered on this worker")?;
     let turn = state.turn.as_ref().ok_or("the turn is over")?;
-    let record = (turn.calls.iter())
-        .map(|it| &it.record)
-        .find(|it| InterruptId::of_call(it.turn_id, &it.tool_call_id) == *call)
-        .ok_or("the turn has no such call")?;
+    let record = record_of(state, call).ok_or("the turn has no such call")?;
     let request = ToolCallRequest {
         session_id: context.session.clone(),
         turn_id: turn.turn_id,

@@ -6,5 +6,8 @@ pub mod architecture {}
 #[doc = include_str!("guarantees.md")]
 pub mod guarantees {}
 
+#[doc = include_str!("tracing.md")]
+pub mod tracing {}
+
 #[doc = include_str!("changelog.md")]
 pub mod changelog {}

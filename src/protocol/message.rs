@@ -206,6 +206,10 @@ pub struct ResultFrame {
     /// Tokens of the main conversation.
     #[serde(default)]
     pub usage: Option<TokenUsage>,
+    /// What each model was used for over the whole session, and who served it; verbatim, because
+    /// spans alone read it.
+    #[serde(rename = "modelUsage", default)]
+    pub model_usage: Option<Box<RawValue>>,
     /// Tokens and cost by model, of this turn alone; `modelUsage` counts the whole session.
     #[serde(default)]
     pub model_usage_since_last_result: Option<BTreeMap<String, ModelUsage>>,
@@ -275,8 +279,13 @@ pub enum ReplyMark {
         /// What it used so far: its input.
         usage: TokenUsage,
     },
-    /// What the reply used in all, as far as it is told.
-    Used(TokenUsage),
+    /// The reply's last words about itself.
+    Used {
+        /// What it used in all, as far as it is told.
+        usage: TokenUsage,
+        /// Why the model ended it, when it says so.
+        stop_reason: Option<String>,
+    },
     /// No further block of it comes.
     Ended {
         /// True when the CLI gave it up, or a part of it, and asks the model again.
@@ -321,6 +330,12 @@ struct DeltaHead {
 }
 
 #[derive(Deserialize)]
+struct StopDelta {
+    #[serde(default)]
+    stop_reason: Option<String>,
+}
+
+#[derive(Deserialize)]
 struct TextDelta {
     text: Text,
 }
@@ -334,9 +349,12 @@ pub(super) fn decode_stream_event(line: &[u8], kind: &str) -> Result<CliFrame, P
     let frame: StreamLine<'_> = body(line, kind)?;
     let event = &frame.event;
     let known = match (frame.parent_tool_use_id, event.delta, event.usage) {
-        (None, Some(_), Some(usage)) => {
+        (None, Some(delta), Some(usage)) => {
             let usage = body(usage.get().as_bytes(), "stream_event/message_delta")?;
-            Some(CliFrame::Reply(ReplyMark::Used(usage)))
+            // Spans alone need it: a reason that is no text breaks nothing.
+            let stop = serde_json::from_str::<StopDelta>(delta.get()).ok();
+            let stop_reason = stop.and_then(|it| it.stop_reason);
+            Some(CliFrame::Reply(ReplyMark::Used { usage, stop_reason }))
         }
         (None, Some(delta), None) => decode_delta(delta.get())?.map(CliFrame::Delta),
         (None, None, _) => decode_mark(event, frame.abandoned_blocks)?.map(CliFrame::Reply),

@@ -147,8 +147,24 @@ fn a_streamed_reply_is_marked_at_both_ends() {
         mark(
             r#"{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":3}}"#
         ),
-        Some(ReplyMark::Used(tokens(r#"{"output_tokens":3}"#)))
+        Some(ReplyMark::Used {
+            usage: tokens(r#"{"output_tokens":3}"#),
+            stop_reason: Some("end_turn".to_owned()),
+        })
     );
+    for delta in [
+        r#"{"stop_reason":null}"#,
+        r#"{"stop_reason":7}"#,
+        r#"{"stop_reason":"\ud83d"}"#,
+        "7",
+    ] {
+        let event = format!(r#"{{"type":"message_delta","delta":{delta},"usage":{{}}}}"#);
+        let told = Some(ReplyMark::Used {
+            usage: TokenUsage::default(),
+            stop_reason: None,
+        });
+        assert_eq!(mark(&event), told, "{delta}");
+    }
     assert_eq!(
         mark(&format!(r#"{started},"parent_tool_use_id":"toolu_1""#)),
         None

@@ -9,6 +9,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::event::LiveTextKind;
 use crate::ids::Revision;
+use crate::model_call::ModelCallMetadata;
 use crate::turn::{SegmentEvent, SegmentReply};
 
 /// How much live text may wait for the session, in bytes: far more than a session that keeps up is
@@ -38,6 +39,8 @@ pub enum SegmentUpdate {
     ),
     /// Live text, which is not stored (G13).
     Live(LiveTextKind, LivePiece),
+    /// What is known of the model calls by now, which is not stored.
+    ModelCalls(ModelCallMetadata),
 }
 
 /// A piece of live text on its way. While it exists, it counts as waiting.
@@ -164,6 +167,14 @@ impl SegmentLink {
         let piece = LivePiece::new(text.into(), &self.waiting);
         // Without a receiver the attempt is over, and so is its live text.
         let _ = self.updates.send(SegmentUpdate::Live(kind, piece));
+    }
+
+    /// Says what is known of the attempt's model calls; the last word counts. It becomes part of the
+    /// attempt's span ([`manual::tracing`](crate::manual::tracing)) and is not stored, and an attempt
+    /// that fails or is cancelled has a span too.
+    pub fn model_calls(&self, known: ModelCallMetadata) {
+        // Without a receiver the attempt is over, and so is its span.
+        let _ = self.updates.send(SegmentUpdate::ModelCalls(known));
     }
 
     /// Waits until less than 1 MiB of live text waits for the session, so that memory is bounded

@@ -14,6 +14,7 @@ use crate::failure::AttemptFailure;
 use crate::ids::{IdempotencyKey, LeaseEpoch, SessionId, ToolCallId, TurnId};
 use crate::turn::{ResumedCall, RunModelContext, RunModelOutcome};
 
+pub use crate::model_call::ModelCallMetadata;
 pub use crate::turn::{
     LIVE_WINDOW_DEFAULT, SegmentEvent, SegmentProgress, SegmentReply, ToolCallEnd,
 };

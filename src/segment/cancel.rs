@@ -102,6 +102,7 @@ impl Segment {
     }
 
     fn on_result_while_stopping(&mut self, result: &ResultFrame) {
+        self.model_calls.served(result);
         let usage = self.meter.rest(Usage {
             model_calls: self.transcript.model_calls(),
             ..usage::of_result(result)

@@ -189,9 +189,10 @@ impl Segment {
 
     /// Counts what a reply used.
     pub(super) fn count(&mut self, mark: &ReplyMark) {
+        self.model_calls.note(mark);
         match mark {
             ReplyMark::Started { usage, .. } => self.meter.started(usage),
-            ReplyMark::Used(usage) => self.meter.used(usage),
+            ReplyMark::Used { usage, .. } => self.meter.used(usage),
             ReplyMark::Ended { .. } => self.meter.ended(),
         }
     }
@@ -200,7 +201,7 @@ impl Segment {
         self.count(mark);
         match mark {
             ReplyMark::Started { .. } => self.live.is_streaming = true,
-            ReplyMark::Used(_) => {}
+            ReplyMark::Used { .. } => {}
             ReplyMark::Ended { given_up } => {
                 self.live.is_streaming = false;
                 if *given_up {

@@ -14,6 +14,7 @@ mod failure;
 mod gate;
 mod json;
 mod live;
+mod model_calls;
 mod native;
 mod plan;
 mod prompt;
@@ -45,6 +46,7 @@ use audit::{Audit, ToolResult};
 use cancel::Stopping;
 use gate::ToolCallGate;
 use live::Live;
+use model_calls::ModelCalls;
 use native::Native;
 use recorded::RecordedCalls;
 use transcript::Transcript;
@@ -88,6 +90,7 @@ pub struct Segment {
     live: Live,
     transcript: Transcript,
     meter: Meter,
+    model_calls: ModelCalls,
     audit: Audit,
     stopping: Stopping,
     // The turn is parked: the CLI gets no further line.
@@ -155,6 +158,7 @@ impl Segment {
             live: Live::default(),
             transcript,
             meter: Meter::default(),
+            model_calls: ModelCalls::new(plan.model.clone()),
             audit: Audit::default(),
             stopping: Stopping::default(),
             is_silent: false,
@@ -351,6 +355,9 @@ impl Segment {
             return;
         }
         self.transcript.name_session(&init.session_id);
+        if let Some(model) = &init.model {
+            self.model_calls.requests(model);
+        }
     }
 
     fn on_assistant(&mut self, frame: &AssistantFrame) {
@@ -425,6 +432,7 @@ impl Segment {
     }
 
     fn on_result(&mut self, result: &ResultFrame) {
+        self.model_calls.served(result);
         for (tool_call_id, status) in self.gate.finish_open_inline() {
             self.inline_ended(tool_call_id, status);
         }

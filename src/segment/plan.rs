@@ -31,6 +31,8 @@ pub struct SegmentPlan {
     pub has_refusing_rules: bool,
     /// What the CLI is told of the options.
     pub setup: AgentSetup,
+    /// The model that the options name, if they name one.
+    pub model: Option<String>,
     /// The Claude session that goes on; `None` starts one.
     pub resume: Option<ClaudeSessionId>,
     /// The calls that have a result in the transcript: their ids are used up (L25).

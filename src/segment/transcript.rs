@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 
 use super::audit::ToolResult;
 use super::contract;
+use super::model_calls::Replies;
 use super::split::Split;
 use crate::failure::AttemptFailure;
 use crate::ids::{ClaudeSessionId, ToolCallId};
@@ -61,8 +62,8 @@ pub(super) struct Transcript {
     asked_by: BTreeMap<String, String>,
     // The prompt's entry: without it, nothing of the turn can be resumed.
     prompt: Option<String>,
-    // Replies of a model, sub-agents included, by the API's id.
-    replies: BTreeSet<String>,
+    // Replies of a model, sub-agents included.
+    replies: Replies,
     has_reply: bool,
     // Entries that the CLI's output promised: they must be mirrored by the end.
     expected: BTreeSet<String>,
@@ -147,7 +148,8 @@ impl Transcript {
                 && message.model.as_deref() != Some(SYNTHETIC)
                 && let Some(id) = &message.id
             {
-                self.replies.insert(id.clone());
+                let model = message.model.as_deref();
+                self.replies.saw(id, model, is_sub_agent);
                 self.has_reply |= !is_sub_agent;
             }
             if body.kind == "user"
@@ -194,7 +196,8 @@ impl Transcript {
             return;
         }
         if let Some(id) = &frame.message.id {
-            self.replies.insert(id.clone());
+            let model = frame.message.model.as_deref();
+            self.replies.saw(id, model, !is_main);
         }
         if is_main {
             self.expect(frame.uuid.as_deref());
@@ -252,7 +255,12 @@ impl Transcript {
 
     /// Returns how many replies of a model there were.
     pub(super) fn model_calls(&self) -> u64 {
-        self.replies.len() as u64
+        self.replies.count()
+    }
+
+    /// Returns the replies of models.
+    pub(super) const fn replies(&self) -> &Replies {
+        &self.replies
     }
 
     /// True when what was said so far can be resumed from.

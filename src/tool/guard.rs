@@ -1,6 +1,7 @@
 //! Runs a handler so that nothing it does can hurt the worker: deadline, panic, cancellation.
 
 use tokio::task::JoinSet;
+use tracing::Instrument as _;
 
 use super::{CustomTool, ToolContext, ToolError, ToolOutput};
 
@@ -31,12 +32,13 @@ pub async fn run_guarded(tool: &CustomTool, arguments: &str, context: ToolContex
     // A set of one: it aborts the task when it is dropped, and reports a panic as an error. The
     // application's closure runs inside it too, for a panic before its first await.
     let mut running = JoinSet::new();
-    running.spawn(async move {
+    let run = async move {
         match own.prepare(&arguments, context) {
             Ok(handler) => Ok(handler.await),
             Err(error) => Err(error),
         }
-    });
+    };
+    running.spawn(run.in_current_span());
     match tokio::time::timeout(deadline, running.join_next()).await {
         Err(_) => ToolEnd::DeadlineExceeded,
         Ok(Some(Ok(Ok(Ok(output))))) => ToolEnd::Output(output),

@@ -18,6 +18,7 @@ mod runner;
 mod scenarios;
 mod stores;
 mod support;
+mod telemetry;
 mod tidy;
 mod trace;
 mod turns;

@@ -110,12 +110,14 @@ struct Window {
 pub(super) async fn drive(
     launcher: &dyn CliLauncher,
     source: Source,
-    segment: Segment,
+    mut segment: Segment,
     hooks: HookRuns,
     link: SegmentLink,
     slot: Option<ProcessSlot>,
     care: Care,
 ) -> Result<Driven, AttemptFailure> {
+    // Without a process, too, the span names the model that was to be asked.
+    report_model_calls(&mut segment, &link);
     let (process, server) = match source {
         Source::Start(spec, server) => {
             let process = launcher
@@ -326,6 +328,7 @@ impl Driver {
                 break;
             }
         }
+        report_model_calls(&mut self.segment, &self.link);
         if self.delivery.is_none()
             && let Some(event) = self.events.pop_front()
         {
@@ -475,6 +478,12 @@ impl Driver {
             }
         }
         Ok(())
+    }
+}
+
+fn report_model_calls(segment: &mut Segment, link: &SegmentLink) {
+    if let Some(known) = segment.poll_model_calls() {
+        link.model_calls(known);
     }
 }
 

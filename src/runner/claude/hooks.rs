@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::task::{AbortHandle, JoinSet};
+use tracing::Instrument as _;
 
 use crate::ids::ToolCallId;
 use crate::runner::{PreToolUse, PreToolUseDecision, PreToolUseHook};
@@ -46,10 +47,11 @@ impl HookRuns {
         let (hooks, context) = (self.hooks.clone(), self.context.clone());
         let id = question.tool_call_id.clone();
         let own_id = id.clone();
-        let handle = self.running.spawn(async move {
+        let ask = async move {
             let answer = ask_all(&hooks, context, question).await;
             (own_id, answer)
-        });
+        };
+        let handle = self.running.spawn(ask.in_current_span());
         self.by_call.insert(id, handle);
     }
 
@@ -145,7 +147,7 @@ async fn ask_one(
     let hook = Arc::clone(hook);
     // A set of one: it aborts the task when it is dropped.
     let mut running = JoinSet::new();
-    running.spawn(async move { hook.pre_tool_use(call).await });
+    running.spawn(async move { hook.pre_tool_use(call).await }.in_current_span());
     match tokio::time::timeout(deadline, running.join_next()).await {
         Ok(Some(Ok(Ok(decision)))) => Ok(decision),
         // The error's text may hold what no log may (G10).

@@ -18,6 +18,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tracing::{Instrument as _, Span};
 
 use crate::ids::{SessionId, ToolCallId, TurnId};
 use crate::segment::{McpPermit, cut_result};
@@ -34,11 +36,12 @@ pub(super) struct ServedTools {
     pub(super) session_id: SessionId,
 }
 
-/// A permit with the turn that it was given in.
+/// A permit with the turn and the span that it was given in.
 #[derive(Debug, Clone)]
 struct Permitted {
     permit: McpPermit,
     turn_id: TurnId,
+    span: Span,
 }
 
 /// The tool server of one CLI process. Created by [`ToolServer::start`]; dropping it cancels what
@@ -51,7 +54,7 @@ pub(super) struct ToolServer {
     // Answers that need no rmcp.
     ready: VecDeque<McpReply>,
     turn_id: TurnId,
-    _service: RunningService<RoleServer, Handler>,
+    _service: JoinHandle<RunningService<RoleServer, Handler>>,
 }
 
 /// The answer to one message of the CLI.
@@ -73,14 +76,16 @@ impl ToolServer {
             outbound: to_cli,
         };
         // Without waiting for the handshake: the CLI sends it, and rmcp answers it, like any request.
-        let service = serve_directly(Handler(Arc::new(served)), bridge, None);
+        // In a task of its own, which is in no span: rmcp keeps the span that it was started in for as
+        // long as it serves, and the process may outlive the attempt that started it by far.
+        let service = async { serve_directly(Handler(Arc::new(served)), bridge, None) };
         Self {
             inbound,
             outbound,
             waiting: HashMap::new(),
             ready: VecDeque::new(),
             turn_id,
-            _service: service,
+            _service: tokio::spawn(service),
         }
     }
 
@@ -109,7 +114,12 @@ impl ToolServer {
                 }
                 // The permit travels with its request, so that nothing can take another's.
                 let turn_id = self.turn_id;
-                let permitted = Permitted { permit, turn_id };
+                let span = Span::current();
+                let permitted = Permitted {
+                    permit,
+                    turn_id,
+                    span,
+                };
                 request.request.extensions_mut().insert(permitted);
                 self.waiting.insert(request.id.clone(), request_id.clone());
             }
@@ -293,17 +303,18 @@ impl ServerHandler for Handler {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let permitted = context.extensions.get::<Permitted>();
-        let result = match permitted.map(|it| (&it.permit, it.turn_id)) {
+        let result = match permitted.map(|it| (&it.permit, it)) {
             Some((
                 McpPermit::Run {
                     tool_call_id,
                     tool_name,
                     arguments,
                 },
-                turn_id,
+                given,
             )) => {
+                let run = self.run(given.turn_id, tool_call_id.clone(), tool_name, arguments);
                 tokio::select! {
-                    result = self.run(turn_id, tool_call_id.clone(), tool_name, arguments) => result,
+                    result = run.instrument(given.span.clone()) => result,
                     // The reply goes nowhere: dropping the handler is what counts.
                     () = context.ct.cancelled() => error("the call was cancelled"),
                 }

@@ -93,6 +93,7 @@ impl ClaudeAgentRunner {
                 agents: options.agents.clone(),
                 title: options.title.clone(),
             },
+            model: options.model.clone(),
             resume: conversation.claude_session.clone(),
             answered: std::collections::BTreeSet::new(),
             offered: options.tools.iter().cloned().collect(),

@@ -6,6 +6,7 @@ mod endings;
 mod gating;
 mod hooks;
 mod live;
+mod model_calls;
 mod others;
 mod plans;
 mod results;
@@ -318,6 +319,7 @@ pub(super) fn plan(start: SegmentStart) -> SegmentPlan {
         asks_hooks: false,
         has_refusing_rules: false,
         setup: AgentSetup::default(),
+        model: None,
         resume: None,
         answered: BTreeSet::new(),
         offered: BTreeSet::new(),

@@ -30,6 +30,7 @@ const LAYERS: &[(Layer, &[&str])] = &[
             "turn",
             "event",
             "failure",
+            "model_call",
             "definition",
             "snapshot",
             "record",
