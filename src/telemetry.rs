@@ -68,6 +68,7 @@ pub(crate) struct ChatSpan {
     used: Usage,
     known: Option<ModelCallMetadata>,
     failure: Option<FailureClass>,
+    is_parked: bool,
 }
 
 impl ChatSpan {
@@ -99,6 +100,7 @@ impl ChatSpan {
             used: Usage::default(),
             known: None,
             failure: None,
+            is_parked: false,
         }
     }
 
@@ -123,7 +125,13 @@ impl ChatSpan {
         }
     }
 
-    /// Notes how the attempt ended.
+    /// Notes that the session took the attempt's request to park.
+    pub(crate) const fn parked(&mut self) {
+        self.is_parked = true;
+    }
+
+    /// Notes how the attempt ended. One that was parked may end in the refusal of a late word of its
+    /// own, which is no failure.
     pub(crate) fn ended(&mut self, end: &Result<RunModelOutcome, AttemptFailure>) {
         match end {
             Ok(
@@ -132,6 +140,7 @@ impl ChatSpan {
                 | RunModelOutcome::Cancelled { usage, .. },
             ) => self.used = self.used.plus(*usage),
             Ok(RunModelOutcome::Parked) => {}
+            Err(_) if self.is_parked => {}
             Err(failure) => self.failure = Some(failure.class),
         }
     }

@@ -359,6 +359,7 @@ async fn run_segment(
                     CallChange::Started => open_calls += 1,
                     CallChange::Ended => open_calls = open_calls.saturating_sub(1),
                     CallChange::None => {}
+                    CallChange::Parked => chat.parked(),
                     CallChange::Stopped(failure) => break Some(Err(failure)),
                 }
             }
@@ -447,6 +448,8 @@ enum CallChange {
     Started,
     Ended,
     None,
+    /// The attempt is over: the turn waits without a process.
+    Parked,
     /// The turn may not go on.
     Stopped(AttemptFailure),
 }
@@ -513,10 +516,10 @@ async fn answer(
                     | SegmentReply::Final(_)
                     | SegmentReply::NotPermitted
                     | SegmentReply::Open
-                    | SegmentReply::Permitted
-                    | SegmentReply::Parked,
+                    | SegmentReply::Permitted,
                 )
                 | Err(_) => CallChange::None,
+                Ok(SegmentReply::Parked) => CallChange::Parked,
             };
             // The segment may have ended meanwhile.
             let _ = reply.send(answer);
