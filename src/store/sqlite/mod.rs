@@ -6,6 +6,7 @@
 
 mod apply;
 mod failure;
+mod listing;
 mod place;
 mod read;
 mod schema;
@@ -199,7 +200,7 @@ impl StateStore for SqliteStateStore {
     async fn list(&self, filter: &SessionFilter, limit: usize) -> Result<SessionPage, StoreError> {
         let filter = filter.clone();
         self.readers
-            .read("list sessions", move |at| read::list(at, &filter, limit))
+            .read("list sessions", move |at| listing::list(at, &filter, limit))
             .await
     }
 
