@@ -2,6 +2,7 @@
 
 mod error;
 mod events;
+mod inbox;
 mod receipt;
 mod view;
 

@@ -3,6 +3,7 @@
 mod broken_store;
 mod clients;
 mod events;
+mod inbox;
 mod recovery;
 mod scripted;
 mod store_faults;
