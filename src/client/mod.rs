@@ -3,6 +3,7 @@
 mod error;
 mod events;
 mod inbox;
+mod log;
 mod receipt;
 mod view;
 
@@ -22,7 +23,11 @@ use crate::store::{
 
 pub use crate::session::{Bug, Refusal};
 pub use error::ClientError;
-pub use events::{EventStream, Observed};
+pub use events::{
+    EventBuffer, EventStream, EventStreamOptions, InvalidEventBuffer, Observed, Overflow,
+    OverflowPolicy,
+};
+pub use log::EventPage;
 use receipt::Receipt;
 
 /// What a session is started with.
@@ -342,7 +347,7 @@ impl AgentSessionClient {
     /// # Cancel safety
     /// Reads only.
     pub async fn snapshot(&self, session: &SessionId) -> Result<AgentSnapshot, ClientError> {
-        view::snapshot(&self.store, session).await
+        view::snapshot(&self.store, session, None).await
     }
 
     /// Returns how many bytes the session takes, plain and as it is stored.
@@ -359,8 +364,9 @@ impl AgentSessionClient {
         }
     }
 
-    /// Returns the session's events after a cursor: first the stored ones, then
-    /// [`Observed::CaughtUp`], then new ones as they are committed, without a gap (G13).
+    /// Returns the session's events after a cursor: first the stored ones, then the open interrupts and
+    /// [`Observed::CaughtUp`], then new ones as they are committed, without a gap (G13). The cursor holds
+    /// in every process, and after any restart.
     ///
     /// # Errors
     /// [`ClientError::NoSession`], and what the store reports.
@@ -372,13 +378,8 @@ impl AgentSessionClient {
         session: &SessionId,
         after: EventCursor,
     ) -> Result<EventStream, ClientError> {
-        EventStream::open(
-            Arc::clone(&self.store),
-            self.engine.as_ref().map(|it| it.live.clone()),
-            session.clone(),
-            after,
-        )
-        .await
+        self.events_with(session, after, EventStreamOptions::default())
+            .await
     }
 
     /// Lists sessions by id, at most `limit`.

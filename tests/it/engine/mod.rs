@@ -6,6 +6,7 @@ mod events;
 mod inbox;
 mod recovery;
 mod scripted;
+mod slow_readers;
 mod store_faults;
 mod turns;
 
@@ -128,7 +129,7 @@ impl Log {
             while self.count(&is_it) < count {
                 match self.stream.next().await.unwrap().unwrap() {
                     Observed::Event(event) => self.seen.push(event),
-                    Observed::CaughtUp | Observed::Live(_) => {}
+                    Observed::CaughtUp | Observed::Interrupt(_) | Observed::Live(_) => {}
                     other => panic!("unknown: {other:?}"),
                 }
             }
