@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::{ClientError, view};
 use crate::engine::live::{LiveHub, LivePiece, LiveReader};
-use crate::event::{LiveText, SessionEvent};
+use crate::event::{EventKind, LiveText, SessionEvent};
 use crate::ids::{EventCursor, SessionId};
 use crate::record::read_record;
 use crate::snapshot::PendingInterrupt;
@@ -32,7 +32,7 @@ pub enum Observed {
     LiveRestarted,
     /// The log grew faster than the stream was read. What comes next is the policy's.
     Overflow(Overflow),
-    /// The session was deleted: nothing follows.
+    /// The session is over, and all of its log was seen; or it was deleted. Nothing follows.
     Ended,
 }
 
@@ -145,6 +145,8 @@ pub struct EventStream {
     read: EventCursor,
     waiting: VecDeque<Observed>,
     phase: Phase,
+    /// True when no event follows those that were read, or are being replayed.
+    is_over: bool,
     subscription: Option<Subscription>,
 }
 
@@ -196,6 +198,7 @@ impl EventStream {
             read: after,
             waiting: VecDeque::new(),
             phase: Phase::Replay { until, interrupts },
+            is_over: state.lifetime.is_ended(),
             subscription: Some(subscription),
         })
     }
@@ -225,6 +228,7 @@ impl EventStream {
                     self.waiting.extend(open.map(Observed::Interrupt));
                     self.waiting.push_back(Observed::CaughtUp);
                     self.phase = Phase::Look { is_there: true };
+                    self.end_if_over();
                 }
                 Phase::Look { is_there } => {
                     let is_there = *is_there;
@@ -284,6 +288,7 @@ impl EventStream {
         if events.len() <= buffer {
             self.take(events);
             self.phase = Phase::Wait;
+            self.end_if_over();
             return Ok(());
         }
         let Some(newest) = self.newest().await? else {
@@ -330,8 +335,16 @@ impl EventStream {
     fn take(&mut self, events: Vec<SessionEvent>) {
         if let Some(last) = events.last() {
             self.read = last.cursor;
+            // It is the last event of its log.
+            self.is_over |= matches!(last.kind, EventKind::SessionEnded { .. });
         }
         self.waiting.extend(events.into_iter().map(Observed::Event));
+    }
+
+    fn end_if_over(&mut self) {
+        if self.is_over {
+            self.end();
+        }
     }
 
     fn end(&mut self) {

@@ -37,7 +37,7 @@ pub struct OpenInterrupt {
 }
 
 impl OpenInterrupt {
-    /// Describes the question about this call; without an end.
+    /// Describes the question about this call.
     #[must_use]
     pub fn of_call(record: &CallRecord) -> Self {
         Self {
@@ -50,14 +50,7 @@ impl OpenInterrupt {
             digest: record.digest.clone(),
             effect: record.policy.effect,
             requested_at: record.requested_at,
-            expires_at: None,
+            expires_at: record.expires_at,
         }
-    }
-
-    /// Sets when it is decided without a person.
-    #[must_use]
-    pub const fn with_expires_at(mut self, expires_at: Option<Timestamp>) -> Self {
-        self.expires_at = expires_at;
-        self
     }
 }

@@ -185,3 +185,26 @@ async fn sessions_are_found_by_step_metadata_and_time() {
         assert_eq!(found.collect::<Vec<_>>(), expected, "{filter:?}");
     }
 }
+
+/// N35, N50: the inbox says until when somebody may decide, and holds nothing that is past its end.
+#[tokio::test(start_paused = true)]
+async fn an_inbox_tells_deadlines() {
+    let mut place = Place::new(Scripted::open());
+    let deadline = std::time::Duration::from_secs(3600);
+    place.flow_options = SessionOptions::default().with_interrupt_deadline(deadline);
+    let engine = place.engine().await;
+    let client = engine.client();
+    park(&client, start("a", "call write:c1")).await;
+    let rows = inbox(&client, InterruptFilter::default()).await;
+    let end = rows[0].interrupt.requested_at.after(deadline);
+    assert_eq!(rows[0].interrupt.expires_at, Some(end));
+    let by = |end: Timestamp| InterruptFilter {
+        expires_by: Some(end),
+        ..InterruptFilter::default()
+    };
+    assert_eq!(inbox(&client, by(end)).await, rows);
+    assert_eq!(inbox(&client, by(Timestamp(end.0 - 1))).await, []);
+    tokio::time::advance(deadline).await;
+    Log::of(&client, &session("a")).await.turns_over(1).await;
+    assert_eq!(inbox(&client, InterruptFilter::default()).await, []);
+}

@@ -1,6 +1,6 @@
 //! Readers that are late, slow or gone, and the parts of a session that are read alone.
 
-use abide::client::{EventBuffer, EventStreamOptions, OverflowPolicy};
+use abide::client::{CloseMode, EventBuffer, EventStreamOptions, OverflowPolicy};
 use abide::store::SqliteStateStore;
 
 use super::*;
@@ -204,6 +204,40 @@ async fn a_late_reader_is_shown_what_is_open() {
             }
             assert_eq!(next(&mut stream).await, Observed::CaughtUp);
         }
+    }
+}
+
+/// P11: who reads on to the end of a session, and who comes after it with whatever cursor, is told that
+/// nothing follows.
+#[tokio::test(start_paused = true)]
+async fn the_stream_of_a_session_that_is_over_ends() {
+    let place = Place::new(Scripted::open());
+    let engine = place.engine().await;
+    let client = engine.client();
+    let id = session("s");
+    client.start_session(start("s", "hello")).await.unwrap();
+    Log::of(&client, &id).await.turns_over(1).await;
+    let mut early = client.events(&id, EventCursor(0)).await.unwrap();
+    let before = catch_up(&mut early).await;
+    client
+        .close_session(&id, CloseMode::Reject, None)
+        .await
+        .unwrap();
+    let stored = client.snapshot(&id).await.unwrap().event_cursor.0;
+    assert!(stored > before);
+    for cursor in before + 1..=stored {
+        assert_eq!(next_cursor(&mut early).await, cursor);
+    }
+    assert_eq!(next(&mut early).await, Observed::Ended);
+    assert_eq!(early.next().await.unwrap(), None);
+    for after in [0, stored - 1, stored] {
+        let mut late = client.events(&id, EventCursor(after)).await.unwrap();
+        for cursor in after + 1..=stored {
+            assert_eq!(next_cursor(&mut late).await, cursor);
+        }
+        assert_eq!(next(&mut late).await, Observed::CaughtUp);
+        assert_eq!(next(&mut late).await, Observed::Ended);
+        assert_eq!(late.next().await.unwrap(), None);
     }
 }
 

@@ -48,6 +48,14 @@ fn asked(call: &str, requested_at: u64) -> OpenInterrupt {
     OpenInterrupt::of_call(&record)
 }
 
+/// The same with an end.
+fn ending(call: &str, requested_at: u64, expires_at: Option<Timestamp>) -> OpenInterrupt {
+    OpenInterrupt {
+        expires_at,
+        ..asked(call, requested_at)
+    }
+}
+
 fn asking(interrupts: Vec<OpenInterrupt>) -> Commit {
     Commit {
         interrupts,
@@ -77,7 +85,7 @@ async fn an_interrupt_comes_back(store: Store) {
     let flow_type = Some(must(FlowType::new("SupportAgent"), "make a flow type"));
     let tenant = Some(must(Tenant::new("acme/eu:1"), "make a tenant"));
     let first = asked("toolu_01", 1_700_000_000_123);
-    let second = asked("toolu_02", 1_700_000_000_124).with_expires_at(Some(Timestamp(u64::MAX)));
+    let second = ending("toolu_02", 1_700_000_000_124, Some(Timestamp(u64::MAX)));
     let full = Commit {
         summary: SessionSummary {
             flow_type: flow_type.clone(),
@@ -142,7 +150,7 @@ async fn the_last_commit_counts(store: Store) {
         assert_eq!(names(&store, all()).await, expected);
     }
     // The same question with another end is one question.
-    let later = asked("c3", 13).with_expires_at(Some(Timestamp(99)));
+    let later = ending("c3", 13, Some(Timestamp(99)));
     commit(&store, &session, 5, asking(vec![later.clone()])).await;
     let rows = page(&store, &all(), 10).await.rows;
     let shown: Vec<_> = rows.into_iter().map(|it| it.interrupt).collect();
@@ -216,7 +224,7 @@ async fn each_filter_filters(store: Store) {
         ("d", None, tenant("T"), None),
     ];
     for (at, (name, flow_type, tenant, end)) in sessions.into_iter().enumerate() {
-        let question = asked("c1", at as u64).with_expires_at(end.map(Timestamp));
+        let question = ending("c1", at as u64, end.map(Timestamp));
         let full = Commit {
             summary: SessionSummary {
                 flow_type,
@@ -276,7 +284,7 @@ async fn each_filter_filters(store: Store) {
             tenant: tenant("T"),
             ..SessionSummary::default()
         },
-        ..asking(vec![asked("c1", 1).with_expires_at(Some(Timestamp(100)))])
+        ..asking(vec![ending("c1", 1, Some(Timestamp(100)))])
     };
     commit(&store, &id("b"), 1, moved).await;
     let theirs = InterruptFilter {
