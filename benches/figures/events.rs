@@ -3,7 +3,7 @@
 //! Measured: from the call that sends a message to the moment when a subscriber sees it as the event
 //! `message_queued`; 100 subscribers, one message after the other, each of which an engine of this
 //! process answers (three commits) before the next one is sent. So the time holds one durable commit,
-//! the wake-up, and a read of the log by each subscriber. The 95th percentile of all messages and
+//! the wake-up, and a read of the log, which the subscribers share. The 95th percentile of all messages and
 //! subscribers:
 //!
 //! - `event_p95_ms`: subscribers in the process of the client and the engine.

@@ -6,10 +6,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::recent::{RecentLog, RecentLogs};
 use super::{ClientError, view};
 use crate::engine::live::{LiveHub, LivePiece, LiveReader};
 use crate::event::{EventKind, LiveText, SessionEvent};
-use crate::ids::{EventCursor, SessionId};
+use crate::ids::{EventCursor, Revision, SessionId};
 use crate::record::read_record;
 use crate::snapshot::PendingInterrupt;
 use crate::store::{Change, ChangeStream, StateStore, StoreError};
@@ -154,6 +155,7 @@ pub struct EventStream {
 struct Subscription {
     changes: ChangeStream,
     live: Option<LiveReader>,
+    log: RecentLog,
 }
 
 #[derive(Debug)]
@@ -163,12 +165,23 @@ enum Phase {
         until: EventCursor,
         interrupts: Vec<PendingInterrupt>,
     },
-    /// There may be more than was read; or, after wake-ups that were missed, no session.
-    Look { is_there: bool },
+    /// There may be more than was read.
+    Look(Reason),
     /// Everything was read; waits for a change.
     Wait,
     /// Nothing follows but what waits.
     Closed,
+}
+
+/// Why a reader looks into the store.
+#[derive(Debug, Clone, Copy)]
+enum Reason {
+    /// It has replayed what was there when it began.
+    Replayed,
+    /// The session was committed.
+    Committed(Revision),
+    /// It was deleted, or a wake-up was missed.
+    Unknown,
 }
 
 /// How many events are read at once while replaying.
@@ -178,6 +191,7 @@ impl EventStream {
     pub(super) async fn open(
         store: Arc<dyn StateStore>,
         live: Option<LiveHub>,
+        logs: &RecentLogs,
         session: SessionId,
         after: EventCursor,
         options: EventStreamOptions,
@@ -186,6 +200,7 @@ impl EventStream {
         let subscription = Subscription {
             changes: store.changes(),
             live: live.map(|it| it.subscribe(&session, options.buffer.events())),
+            log: logs.subscribe(&session),
         };
         let (_, state) = view::load(&store, &session).await?;
         let interrupts = view::pending_interrupts(&store, &state).await?;
@@ -227,12 +242,12 @@ impl EventStream {
                     let open = std::mem::take(interrupts).into_iter();
                     self.waiting.extend(open.map(Observed::Interrupt));
                     self.waiting.push_back(Observed::CaughtUp);
-                    self.phase = Phase::Look { is_there: true };
+                    self.phase = Phase::Look(Reason::Replayed);
                     self.end_if_over();
                 }
-                Phase::Look { is_there } => {
-                    let is_there = *is_there;
-                    self.look(is_there).await?;
+                Phase::Look(reason) => {
+                    let reason = *reason;
+                    self.look(reason).await?;
                 }
                 Phase::Wait => {
                     let Some(subscription) = &mut self.subscription else {
@@ -278,13 +293,25 @@ impl EventStream {
     }
 
     /// Reads what is new, and no more than one event beyond what the reader may be behind.
-    async fn look(&mut self, is_there: bool) -> Result<(), ClientError> {
-        if !is_there && self.newest().await?.is_none_or(|it| it < self.read) {
-            self.end();
-            return Ok(());
-        }
+    async fn look(&mut self, reason: Reason) -> Result<(), ClientError> {
         let buffer = self.options.buffer.events();
-        let mut events = self.read_log(buffer + 1).await?;
+        let mut events = match (reason, &self.subscription) {
+            (Reason::Committed(revision), Some(subscription)) => {
+                let read = async {
+                    let events = self.read_log(buffer + 1).await?;
+                    let are_all = events.len() <= buffer;
+                    Ok((events, are_all))
+                };
+                subscription.log.after(self.read, revision, read).await?
+            }
+            (Reason::Unknown, _) if self.newest().await?.is_none_or(|it| it < self.read) => {
+                self.end();
+                return Ok(());
+            }
+            (Reason::Replayed | Reason::Committed(_) | Reason::Unknown, _) => {
+                self.read_log(buffer + 1).await?
+            }
+        };
         if events.len() <= buffer {
             self.take(events);
             self.phase = Phase::Wait;
@@ -312,15 +339,14 @@ impl EventStream {
     }
 
     fn noticed(&mut self, change: Option<Change>) {
-        let is_there = match change {
+        let reason = match change {
             None => {
                 self.phase = Phase::Closed;
                 return;
             }
-            Some(Change::Committed { session, .. }) if session == self.session => true,
-            Some(Change::Deleted(session)) if session == self.session => false,
-            Some(Change::Committed { .. } | Change::Deleted(_)) => return,
-            Some(Change::Missed) => false,
+            Some(change) if change.session().is_some_and(|it| *it != self.session) => return,
+            Some(Change::Committed { revision, .. }) => Reason::Committed(revision),
+            Some(Change::Deleted(_) | Change::Missed) => Reason::Unknown,
         };
         // A commit supersedes the live text before it, so that comes first.
         let live = self.subscription.as_mut().and_then(|it| it.live.as_mut());
@@ -329,7 +355,7 @@ impl EventStream {
             self.waiting
                 .extend(pieces.take(self.options.buffer.events()));
         }
-        self.phase = Phase::Look { is_there };
+        self.phase = Phase::Look(reason);
     }
 
     fn take(&mut self, events: Vec<SessionEvent>) {

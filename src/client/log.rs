@@ -84,6 +84,7 @@ impl AgentSessionClient {
         EventStream::open(
             std::sync::Arc::clone(&self.store),
             self.engine.as_ref().map(|it| it.live.clone()),
+            &self.recent,
             session.clone(),
             after,
             options,

@@ -5,6 +5,7 @@ mod events;
 mod inbox;
 mod log;
 mod receipt;
+pub(crate) mod recent;
 mod rpc;
 mod view;
 
@@ -31,6 +32,7 @@ pub use events::{
 };
 pub use log::EventPage;
 use receipt::Receipt;
+use recent::RecentLogs;
 pub use rpc::{Applied, accepted};
 
 /// What a session is started with.
@@ -184,6 +186,7 @@ pub struct AcceptedMessage {
 pub struct AgentSessionClient {
     store: Arc<dyn StateStore>,
     clock: Arc<dyn Clock>,
+    recent: RecentLogs,
     engine: Option<EngineSide>,
 }
 
@@ -191,6 +194,7 @@ pub struct AgentSessionClient {
 #[derive(Debug, Clone)]
 pub(crate) struct EngineSide {
     pub(crate) live: LiveHub,
+    pub(crate) recent: RecentLogs,
     pub(crate) flow_types: Arc<BTreeSet<FlowType>>,
 }
 
@@ -202,11 +206,12 @@ impl AgentSessionClient {
         Self {
             store,
             clock: Arc::new(SystemClock),
+            recent: RecentLogs::default(),
             engine: None,
         }
     }
 
-    pub(crate) const fn of_engine(
+    pub(crate) fn of_engine(
         store: Arc<dyn StateStore>,
         clock: Arc<dyn Clock>,
         engine: EngineSide,
@@ -214,6 +219,7 @@ impl AgentSessionClient {
         Self {
             store,
             clock,
+            recent: engine.recent.clone(),
             engine: Some(engine),
         }
     }

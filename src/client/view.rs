@@ -181,6 +181,9 @@ async fn texts(
     state: &SessionState,
     keys: &[RowKey],
 ) -> Result<Vec<String>, ClientError> {
+    if keys.is_empty() {
+        return Ok(Vec::new());
+    }
     let rows = store.read_rows(&state.session_id, keys).await?;
     // A row that is gone was consumed between the two reads: the next snapshot no longer names it.
     Ok(rows
