@@ -137,6 +137,7 @@ impl ResolveInterrupt {
             decision,
             decided_by: None,
             digest: None,
+            changed_arguments: None,
         };
         Self {
             resolution,
@@ -155,6 +156,16 @@ impl ResolveInterrupt {
     #[must_use]
     pub fn for_digest(mut self, digest: ArgumentsDigest) -> Self {
         self.resolution.digest = Some(digest);
+        self
+    }
+
+    /// Lets the call run with other arguments: a JSON object as text. The record gets a new digest, and
+    /// the model is told with the result. For custom tools; a tool of the CLI runs as the model wrote
+    /// it, and the answer is refused
+    /// ([`Refusal::ArgumentsAreFixed`]).
+    #[must_use]
+    pub fn with_changed_arguments(mut self, arguments: impl Into<String>) -> Self {
+        self.resolution.changed_arguments = Some(arguments.into());
         self
     }
 
@@ -490,7 +501,8 @@ impl AgentSessionClient {
                 .await?
             {
                 let decision = session::normalized(resolution.decision.clone());
-                let reply = session::answer_again(&record, id.clone(), &decision);
+                let changed = resolution.changed_arguments.as_deref();
+                let reply = session::answer_again(session, &record, id.clone(), &decision, changed);
                 return reply.map_err(ClientError::Refused);
             }
         }

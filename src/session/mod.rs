@@ -271,6 +271,16 @@ pub enum Refusal {
         /// The id that was given.
         interrupt_id: InterruptId,
     },
+    /// The arguments that were to run in the place of the model's are no JSON object.
+    #[error("the changed arguments are no JSON object")]
+    ArgumentsNotAnObject,
+    /// This call's arguments cannot be changed: it is rejected, or a tool of the CLI that runs with what
+    /// the model wrote. Reject it and say what is wanted.
+    #[error("the arguments of interrupt {interrupt_id} cannot be changed")]
+    ArgumentsAreFixed {
+        /// The id that was given.
+        interrupt_id: InterruptId,
+    },
     /// The session's state has no room for the words of this answer; one without them is taken.
     #[error("the session has no room for the words of this answer")]
     SessionFull,

@@ -20,6 +20,7 @@ use abide::event::{EventKind, SessionEvent};
 use abide::flow::{AgentSessionFlow, FlowRegistry, SessionOptions};
 use abide::ids::{EventCursor, FlowType, InterruptId, SessionId, Timestamp};
 use abide::record::MessageRole;
+use abide::spend::UsageLimit;
 use abide::store::{MemoryStateStore, SessionStatus, StateStore};
 use abide::testing::clock::TokioClock;
 
@@ -35,6 +36,7 @@ struct Place {
     runner: Scripted,
     options: LocalEngineOptions,
     flow_options: SessionOptions,
+    spend_limit: Option<UsageLimit>,
 }
 
 impl Place {
@@ -49,6 +51,7 @@ impl Place {
             runner,
             options,
             flow_options: SessionOptions::default(),
+            spend_limit: None,
         }
     }
 
@@ -57,8 +60,12 @@ impl Place {
     }
 
     async fn engine_of(&self, flow_type: &str) -> LocalEngine {
-        let flow = AgentSessionFlow::new(flow_type, self.runner.clone(), self.flow_options.clone())
-            .unwrap();
+        let mut flow =
+            AgentSessionFlow::new(flow_type, self.runner.clone(), self.flow_options.clone())
+                .unwrap();
+        if let Some(limit) = self.spend_limit {
+            flow = flow.with_spend_limit(limit);
+        }
         let registry = FlowRegistry::new().register(flow).unwrap();
         LocalEngine::start_with(registry, Arc::clone(&self.store), self.options.clone())
             .await

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use abide::client::CloseMode;
+use abide::client::{CloseMode, ResolveInterrupt};
 use abide::event::EventKind;
 use abide::ids::SessionId;
 use abide::record::{CallStatus, EXPIRED_TEXT, MessageRole};
@@ -50,6 +50,16 @@ pub(crate) const WISHES: &[Scenario] = &[
         is_central: true,
     },
     Scenario {
+        name: "approved with other arguments, live",
+        run: |it| Box::pin(approved_with_other_arguments(it, false)),
+        is_central: true,
+    },
+    Scenario {
+        name: "approved with other arguments, parked",
+        run: |it| Box::pin(approved_with_other_arguments(it, true)),
+        is_central: true,
+    },
+    Scenario {
         name: "another model in the next turn",
         run: |it| Box::pin(another_model_in_the_next_turn(it)),
         is_central: false,
@@ -62,6 +72,13 @@ pub(crate) const WISHES: &[Scenario] = &[
 ];
 
 const REFUND: &str = r#"script: call refund {"order_id":"7"}"#;
+
+/// No process waits for a person.
+async fn park_at_once(world: &mut World) {
+    world.session_options.live_window = Duration::ZERO;
+    world.shut_down().await;
+    world.start_engine().await;
+}
 
 async fn cancel(world: &World, session: &SessionId) {
     let reason = Some("enough".to_owned());
@@ -103,9 +120,7 @@ async fn cancelled_while_streaming(world: &mut World) {
 
 async fn cancelled_while_a_call_waits(world: &mut World, parked: bool) {
     if parked {
-        world.session_options.live_window = Duration::ZERO;
-        world.shut_down().await;
-        world.start_engine().await;
+        park_at_once(world).await;
     }
     let session = world.start_session("cancel", REFUND).await;
     let open = world.wait_for_interrupt(&session).await;
@@ -130,9 +145,7 @@ async fn steered_while_streaming(world: &mut World) {
 
 async fn steered_while_a_call_waits(world: &mut World, parked: bool) {
     if parked {
-        world.session_options.live_window = Duration::ZERO;
-        world.shut_down().await;
-        world.start_engine().await;
+        park_at_once(world).await;
     }
     let session = world.start_session("steer", REFUND).await;
     let open = world.wait_for_interrupt(&session).await;
@@ -224,4 +237,29 @@ async fn closed_while_streaming(world: &mut World) {
         .await;
     world.open_gate("middle");
     assert_eq!(world.snapshot(&session).await.status, SessionStatus::Ended);
+}
+
+/// G4: the handler gets what the person wrote, and the model is told.
+async fn approved_with_other_arguments(world: &mut World, parked: bool) {
+    if parked {
+        park_at_once(world).await;
+    }
+    let session = world.start_session("changed", REFUND).await;
+    let open = world.wait_for_interrupt(&session).await;
+    if parked {
+        world.wait_until_parked(&session).await;
+    }
+    let answer = ResolveInterrupt::approve(open.interrupt_id)
+        .for_digest(open.digest)
+        .with_changed_arguments(r#"{"order_id":"8"}"#);
+    let client = world.client();
+    let resolved = client.resolve_interrupt(&session, answer).await;
+    assert!(resolved.expect("the answer is taken"));
+    world.wait_for_turns(&session, 1).await;
+    let told = "[A person changed the input of this call. It ran with: {\"order_id\":\"8\"}]";
+    let answer = world.last_answer(&session).await;
+    assert_eq!(answer, format!("refund: {told}\norder 8 is refunded"));
+    let effects = world.effects.lines();
+    assert_eq!(effects.len(), 1);
+    assert!(effects[0].starts_with("refund 8"), "{effects:?}");
 }
