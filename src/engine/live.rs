@@ -233,7 +233,7 @@ mod tests {
                 writer.write(LiveTextKind::Text, "y".to_owned());
             }
             assert_eq!(reader.next().await, LivePiece::Restarted);
-            let LivePiece::Text(all) = reader.next().await else {
+            let Some(LivePiece::Text(all)) = reader.try_next() else {
                 panic!("no text");
             };
             let expected = "x".repeat(allowed) + &"y".repeat(allowed + 1);
