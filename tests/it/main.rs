@@ -13,6 +13,7 @@ mod crash_points;
 mod definition;
 mod engine;
 mod live;
+mod older_files;
 mod process;
 mod real_cli;
 mod runner;
