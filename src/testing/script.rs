@@ -14,6 +14,7 @@
 //! | `think <text>` | puts a thinking block in front of the first reply |
 //! | `tell <text>` | puts a text block in front of the first reply's calls |
 //! | `hold <gate>` | waits at the gate in the stream of the first reply, behind its first call |
+//! | `then <tool> <json>` | once every earlier call has its result, calls that tool in a reply of its own; may come several times |
 //! | `reuse <tool> <json>` | then calls that tool under the id of the turn's first call and answers `reused <tool>: <result>` |
 //!
 //! A refused call whose result asks for it (`by itself`, `call it again`) is called again alone. A
@@ -49,6 +50,8 @@ pub struct Script {
     pub pause: Option<String>,
     /// True when the turn fails once every call has its result.
     pub fail_after_calls: bool,
+    /// Calls after those of the command, each in a reply of its own.
+    pub then: Vec<ScriptCall>,
     /// A call under the id of the turn's first call.
     pub reuse: Option<ScriptCall>,
 }
@@ -266,24 +269,22 @@ fn reply_to(
                 }],
             },
         },
-        ScriptCommand::Call(planned) => {
+        ScriptCommand::Call(first) => {
+            let planned = [first.as_slice(), &script.then].concat();
             let names: Vec<String> = planned.iter().map(|it| resolve(&it.tool, tools)).collect();
-            let outcomes = turn.match_planned(planned, &names);
-            let missing: Vec<usize> = (0..planned.len())
+            let outcomes = turn.match_planned(&planned, &names);
+            let again = |it: usize| call(names[it].clone(), planned[it].input.clone());
+            let missing: Vec<usize> = (0..first.len())
                 .filter(|it| outcomes[*it].is_none())
                 .collect();
             if !missing.is_empty() {
-                return calls(
-                    missing
-                        .iter()
-                        .map(|it| call(names[*it].clone(), planned[*it].input.clone()))
-                        .collect(),
-                );
+                return calls(missing.into_iter().map(again).collect());
             }
             let refused = (0..planned.len())
                 .find(|it| outcomes[*it].is_some_and(|outcome| outcome.asks_for_another_call()));
-            if let Some(it) = refused {
-                return calls(vec![call(names[it].clone(), planned[it].input.clone())]);
+            let next = (first.len()..planned.len()).find(|it| outcomes[*it].is_none());
+            if let Some(it) = refused.or(next) {
+                return calls(vec![again(it)]);
             }
             let reused = turn.reused();
             if let (Some(reuse), None, Some(first)) = (&script.reuse, reused, turn.calls.first()) {

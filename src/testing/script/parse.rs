@@ -16,6 +16,7 @@ pub fn parse(prompt: &str) -> Result<Script, ScriptError> {
         hold: None,
         pause: None,
         fail_after_calls: false,
+        then: Vec::new(),
         reuse: None,
     };
     let Some(mut rest) = prompt.strip_prefix(SCRIPT_PREFIX) else {
@@ -30,6 +31,12 @@ pub fn parse(prompt: &str) -> Result<Script, ScriptError> {
                 let (calls, left) = parse_calls(after)?;
                 command = Some(ScriptCommand::Call(calls));
                 rest = left;
+                continue;
+            }
+            "then" => {
+                let (call, left) = parse_call(after)?;
+                script.then.push(call);
+                rest = next_part(left).1;
                 continue;
             }
             "reuse" => {
