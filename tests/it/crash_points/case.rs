@@ -288,8 +288,8 @@ impl<'a> Case<'a> {
         tokio::time::timeout(window, end).await.is_ok()
     }
 
-    /// Lets the CLI die beside a commit, and its worker live.
-    pub(crate) async fn kill_cli(&mut self, at: CrashPoint) {
+    /// Lets the CLI die beside a commit, and its worker live; false when no CLI runs then.
+    pub(crate) async fn kill_cli(&mut self, at: CrashPoint) -> bool {
         self.points.push(format!("the CLI {}", Point::Commit(at)));
         let inner = Arc::clone(&self.world.store);
         let store = Arc::new(CrashingStore::new(inner, Some(at)));
@@ -298,7 +298,10 @@ impl<'a> Case<'a> {
         tokio::select! {
             biased;
             reached = stalled.wait_for(|it| *it) => drop(reached.expect("the store is there")),
-            () = self.run_to_end() => return,
+            () = self.run_to_end() => return false,
+        }
+        if self.cli().running() == 0 {
+            return false;
         }
         self.cli().kill_running();
         store.wake();
@@ -308,6 +311,7 @@ impl<'a> Case<'a> {
         {
             self.problems.push("it never came to its end".to_owned());
         }
+        true
     }
 
     /// Reads from the store what the death must mean for each call, and what must never change.

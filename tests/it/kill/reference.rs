@@ -38,8 +38,8 @@ pub(super) const FREE_BASH: Reference = Reference {
     ..APPROVED
 };
 
-/// Killed at each line and beside each commit.
-pub(super) const AT_LINES: [Reference; 9] = [
+/// Worker, CLI and both are killed at each line, and each alone beside each commit.
+pub(super) const AT_LINES: [Reference; 8] = [
     Reference {
         name: "a plain answer",
         messages: &["script: say hello"],
@@ -51,15 +51,6 @@ pub(super) const AT_LINES: [Reference; 9] = [
         ..APPROVED
     },
     FOUR_NEWEST_FIRST,
-    Reference {
-        name: "a rejected write before two others",
-        messages: &[
-            r#"script: call refund {"order_id":"1"} && call note {"order_id":"2"} && call refund {"order_id":"3"}"#,
-        ],
-        answer: Answer::RejectOrder("1", "not today"),
-        free_tools: &["note"],
-        ..APPROVED
-    },
     FREE_BASH,
     PARKED,
     Reference {
@@ -81,8 +72,17 @@ pub(super) const AT_LINES: [Reference; 9] = [
     WARM,
 ];
 
-/// Killed beside each commit.
-pub(super) const BESIDE_COMMITS_ONLY: [Reference; 4] = [
+/// The worker is killed beside each commit.
+pub(super) const BESIDE_COMMITS_ONLY: [Reference; 5] = [
+    Reference {
+        name: "a rejected write before two others",
+        messages: &[
+            r#"script: call refund {"order_id":"1"} && call note {"order_id":"2"} && call refund {"order_id":"3"}"#,
+        ],
+        answer: Answer::RejectOrder("1", "not today"),
+        free_tools: &["note"],
+        ..APPROVED
+    },
     Reference {
         name: "an approved write",
         messages: &[r#"script: call refund {"order_id":"7"}"#],
