@@ -81,7 +81,7 @@ impl Report {
     pub(crate) fn end_with(self, what: &str, points_min: usize) {
         println!("{what}: {} points", self.points);
         assert_eq!(self.failed, Vec::<String>::new());
-        assert!(self.points >= points_min, "there were {points_min} points");
+        assert!(self.points >= points_min, "fewer than {points_min} points");
     }
 }
 

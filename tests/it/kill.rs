@@ -21,12 +21,14 @@ use crate::crash_points::point::{Point, lines_of, lines_that_matter};
 use crate::crash_points::reference::Reference;
 use crate::crash_points::{Report, commit_points, crashed, undisturbed};
 
-use reference::{AT_LINES, BESIDE_COMMITS_ONLY, FOUR_NEWEST_FIRST, FREE_BASH, PARKED, WARM};
+use reference::{
+    AT_LINES, BESIDE_COMMITS_ONLY, FOUR_NEWEST_FIRST, FREE_BASH, PARKED, TWO_REPLIES, WARM,
+};
 
 /// What a run in which the worker died once differs in from the undisturbed one.
 fn worker_died(reference: &Reference, plain: &Outcome, run: Outcome) -> Vec<String> {
     let is_right = run.deaths == 1;
-    let mut found = one_kill(reference, plain, run);
+    let mut found = unexplained(reference, plain, run);
     if !is_right {
         found.push("the point was not reached".to_owned());
     }
@@ -38,7 +40,7 @@ fn cli_died(reference: &Reference, plain: &Outcome, mut run: Outcome) -> Vec<Str
     let killed = |it: &&Launch| it.exit == Some(CliExit::Signalled(9));
     let killed = run.launches.iter().filter(killed).count();
     let lost = std::mem::replace(&mut run.deaths, 1);
-    let mut found = one_kill(reference, plain, run);
+    let mut found = unexplained(reference, plain, run);
     if killed != 1 || lost > 1 {
         found.push(format!(
             "{killed} processes were killed, {lost} attempts failed"
@@ -47,7 +49,8 @@ fn cli_died(reference: &Reference, plain: &Outcome, mut run: Outcome) -> Vec<Str
     found
 }
 
-fn one_kill(reference: &Reference, plain: &Outcome, mut run: Outcome) -> Vec<String> {
+/// What a run differs in from the undisturbed one without an explanation by its kills.
+fn unexplained(reference: &Reference, plain: &Outcome, mut run: Outcome) -> Vec<String> {
     skip_behind_losses(reference, &mut run);
     differences(plain, &run)
 }
@@ -168,6 +171,46 @@ async fn a_cli_that_dies_beside_a_commit_repeats_one_model_call_at_most() {
         }
     }
     report.end_with("live: the CLI beside a commit", 90);
+}
+
+/// G1, G7: a second death in the recovery from the first changes no more than one does. Each first
+/// point has one second point, each time a later one.
+#[tokio::test(start_paused = true)]
+async fn a_second_death_in_the_recovery_repeats_one_more_model_call_at_most() {
+    let mut report = Report::default();
+    let setting = Setting::LAGGING;
+    for reference in [&FOUR_NEWEST_FIRST, &TWO_REPLIES] {
+        let plain = undisturbed(reference, setting).await;
+        for (index, first) in commit_points(plain.commits[0]).enumerate() {
+            let once = crashed(reference, setting, &[first]).await;
+            let seconds: Vec<Point> = commit_points(once.commits[1]).collect();
+            let points = [first, seconds[index % seconds.len()]];
+            let run = crashed(reference, setting, &points).await;
+            let is_right = run.deaths == 2;
+            let mut found = unexplained(reference, &plain, run);
+            if !is_right {
+                found.push("the second point was not reached".to_owned());
+            }
+            report.add(reference, &points, found);
+        }
+    }
+    report.end_with("live: in the recovery", 40);
+}
+
+/// G7: what the reference turns cost without a kill: processes, and requests to the model.
+#[tokio::test(start_paused = true)]
+async fn an_undisturbed_live_turn_costs_one_process_and_no_further_model_call() {
+    let four_calls = BESIDE_COMMITS_ONLY.iter().chain([&FOUR_NEWEST_FIRST]);
+    let four_calls = four_calls.filter(|it| it.messages == FOUR_NEWEST_FIRST.messages);
+    let costs = four_calls.map(|it| (it, (1, 2)));
+    let others = [(&PARKED, (2, 2)), (&TWO_REPLIES, (1, 3)), (&WARM, (1, 3))];
+    for (reference, cost) in costs.chain(others) {
+        for setting in [Setting::LIVE, Setting::LAGGING] {
+            let plain = undisturbed(reference, setting).await;
+            let is = (plain.launches.len(), plain.model_requests);
+            assert_eq!(is, cost, "{}", reference.name);
+        }
+    }
 }
 
 /// G1, G8: a worker that stands still beside a commit while its CLI waits, and goes on after another

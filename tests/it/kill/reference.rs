@@ -38,6 +38,14 @@ pub(super) const FREE_BASH: Reference = Reference {
     ..APPROVED
 };
 
+pub(super) const TWO_REPLIES: Reference = Reference {
+    name: "two replies with calls",
+    messages: &[
+        r#"script: call lookup {"order_id":"1"} && call refund {"order_id":"2"} ;; then set_status {"order_id":"3"}"#,
+    ],
+    ..APPROVED
+};
+
 /// Worker, CLI and both are killed at each line, and each alone beside each commit.
 pub(super) const AT_LINES: [Reference; 8] = [
     Reference {
@@ -53,13 +61,7 @@ pub(super) const AT_LINES: [Reference; 8] = [
     FOUR_NEWEST_FIRST,
     FREE_BASH,
     PARKED,
-    Reference {
-        name: "two replies with calls",
-        messages: &[
-            r#"script: call lookup {"order_id":"1"} && call refund {"order_id":"2"} ;; then set_status {"order_id":"3"}"#,
-        ],
-        ..APPROVED
-    },
+    TWO_REPLIES,
     Reference {
         name: "a failing write before two others",
         messages: &[
