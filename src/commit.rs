@@ -121,8 +121,10 @@ pub enum RowKind {
     Message,
     /// The record of a gated call, by turn id and tool call id.
     Record,
-    /// The arguments of a gated call.
+    /// The arguments of a gated call, as the model's segment left them.
     Arguments,
+    /// The arguments that a person put in their place.
+    ChangedArguments,
     /// The output of a gated call.
     Output,
     /// The answer to a client's request, by request id.
@@ -139,6 +141,7 @@ impl RowKind {
             Self::Message => "message",
             Self::Record => "record",
             Self::Arguments => "arguments",
+            Self::ChangedArguments => "changed_arguments",
             Self::Output => "output",
             Self::Receipt => "receipt",
             Self::Blob => "blob",

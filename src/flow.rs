@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::definition::DefinitionError;
 use crate::ids::FlowType;
 use crate::runner::AgentFrameworkRunner;
+use crate::spend::SpendLimit;
 use crate::turn::LIVE_WINDOW_DEFAULT;
 
 /// How sessions of a Flow are run.
@@ -18,6 +19,9 @@ pub struct SessionOptions {
     /// How long a process waits with open interrupts before the turn goes on waiting without one.
     /// Time in which calls run does not count. Zero never lets a process wait. Default: 60 s.
     pub live_window: Duration,
+    /// How long a person has to decide about a call whose policy says nothing about it; then the call
+    /// is rejected, and the turn goes on. Counted from the request. Default: without end (N35).
+    pub interrupt_deadline: Option<Duration>,
 }
 
 impl Default for SessionOptions {
@@ -25,6 +29,7 @@ impl Default for SessionOptions {
         Self {
             run_model_limit: Duration::from_secs(15 * 60),
             live_window: LIVE_WINDOW_DEFAULT,
+            interrupt_deadline: None,
         }
     }
 }
@@ -43,6 +48,13 @@ impl SessionOptions {
         self.live_window = window;
         self
     }
+
+    /// Sets how long a person has to decide about a call.
+    #[must_use]
+    pub const fn with_interrupt_deadline(mut self, deadline: Duration) -> Self {
+        self.interrupt_deadline = Some(deadline);
+        self
+    }
 }
 
 /// The definition that sessions of one Flow type run: a runner and options.
@@ -53,6 +65,7 @@ pub struct AgentSessionFlow {
     flow_type: FlowType,
     runner: Arc<dyn AgentFrameworkRunner>,
     options: SessionOptions,
+    spend_limit: Option<Arc<dyn SpendLimit>>,
 }
 
 impl AgentSessionFlow {
@@ -74,11 +87,25 @@ impl AgentSessionFlow {
                 reason: "must be longer than zero",
             });
         }
+        if options.interrupt_deadline.is_some_and(|it| it.is_zero()) {
+            return Err(DefinitionError::Option {
+                option: "interrupt_deadline",
+                reason: "must be longer than zero",
+            });
+        }
         Ok(Self {
             flow_type,
             runner: Arc::new(runner),
             options,
+            spend_limit: None,
         })
+    }
+
+    /// Sets what decides whether turns may go on, before each segment and at each checkpoint (N42).
+    #[must_use]
+    pub fn with_spend_limit(mut self, limit: impl SpendLimit + 'static) -> Self {
+        self.spend_limit = Some(Arc::new(limit));
+        self
     }
 
     /// Returns the name that sessions are started under.
@@ -91,6 +118,10 @@ impl AgentSessionFlow {
     #[must_use]
     pub const fn options(&self) -> &SessionOptions {
         &self.options
+    }
+
+    pub(crate) fn spend_limit(&self) -> Option<&dyn SpendLimit> {
+        self.spend_limit.as_deref()
     }
 
     pub(crate) fn runner(&self) -> Arc<dyn AgentFrameworkRunner> {

@@ -29,6 +29,7 @@ pub mod ids;
 mod packing;
 pub mod policy;
 pub mod record;
+pub mod settings;
 pub mod turn;
 
 #[cfg(not(feature = "unstable"))]
@@ -74,6 +75,7 @@ pub mod engine;
 pub mod flow;
 pub mod runner;
 pub mod snapshot;
+pub mod spend;
 
 #[cfg(feature = "testing")]
 pub mod testing;

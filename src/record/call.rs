@@ -7,12 +7,17 @@ use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
 use super::FORMAT;
+use crate::commit::RowKind;
 use crate::ids::{IdempotencyKey, SessionId, StepId, Timestamp, ToolCallId, TurnId};
 use crate::policy::ToolPolicy;
 use crate::turn::CallPlace;
 
 /// What the model reads when a call's outcome is unknown (G1).
 pub const OUTCOME_UNKNOWN_TEXT: &str = "The outcome of this call is unknown: it was started, and the process that ran it ended before a result was recorded. It may or may not have taken effect, and it will not be run again automatically. Check whether it did before you repeat it.";
+
+/// What the model reads when nobody decided about a call in time (spec/core.md 13).
+pub const EXPIRED_TEXT: &str =
+    "No one approved this call before the deadline; it did not run, so it is safe to call again.";
 
 /// How much of a call's arguments its record shows (spec/core.md 20), in characters.
 pub const ARGUMENTS_PREVIEW_CHARS: usize = 500;
@@ -119,6 +124,8 @@ pub enum ToolOutcome {
         /// What the person said, if anything.
         message: Option<String>,
     },
+    /// Nobody decided before the deadline.
+    Expired,
     /// It was passed over.
     Skipped {
         /// Why.
@@ -142,6 +149,8 @@ pub enum SkipReason {
     CallAgain,
     /// The CLI gave up the reply that asked for it.
     GivenUp,
+    /// The user steered the turn elsewhere before anybody decided.
+    Steered,
 }
 
 /// An outcome as its row holds it.
@@ -167,7 +176,7 @@ impl ToolOutcome {
         match self {
             Self::Succeeded { .. } => CallStatus::Succeeded,
             Self::Failed { .. } => CallStatus::Failed,
-            Self::Rejected { .. } => CallStatus::Rejected,
+            Self::Rejected { .. } | Self::Expired => CallStatus::Rejected,
             Self::Skipped { .. } => CallStatus::Skipped,
             Self::OutcomeUnknown => CallStatus::OutcomeUnknown,
         }
@@ -183,6 +192,12 @@ impl ToolOutcome {
                 message: Some(message),
             } => format!("The user rejected this call: {message}"),
             Self::Rejected { message: None } => "The user rejected this call.".to_owned(),
+            Self::Expired => EXPIRED_TEXT.to_owned(),
+            Self::Skipped {
+                reason: SkipReason::Steered,
+            } => {
+                format!("{NOT_RUN_PREFIX}: the user wrote something else meanwhile")
+            }
             Self::Skipped {
                 reason: SkipReason::TurnEnded,
             } => {
@@ -214,6 +229,7 @@ impl ToolOutcome {
             Self::Succeeded { .. } => false,
             Self::Failed { .. }
             | Self::Rejected { .. }
+            | Self::Expired
             | Self::Skipped { .. }
             | Self::OutcomeUnknown => true,
         }
@@ -285,6 +301,9 @@ pub struct CallRecord {
     pub place: CallPlace,
     /// The digest of its final input.
     pub digest: ArgumentsDigest,
+    /// The digest of the input that the model asked with, where a person approved another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked_digest: Option<ArgumentsDigest>,
     /// The length of its arguments, in bytes; they are a row of their own.
     pub arguments_bytes: u64,
     /// The beginning of its arguments, at most [`ARGUMENTS_PREVIEW_CHARS`] characters, for lists and notes.
@@ -298,6 +317,9 @@ pub struct CallRecord {
     pub starts: u32,
     /// When the model asked for it.
     pub requested_at: Timestamp,
+    /// Until when somebody may decide; `None` for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Timestamp>,
     /// Who decided, where somebody did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decider: Option<Decider>,
@@ -329,16 +351,14 @@ impl CallRecord {
             policy: call.policy,
             place: call.place,
             digest: ArgumentsDigest::of(session, &call.tool_name, &call.arguments),
+            asked_digest: None,
             arguments_bytes: call.arguments.len() as u64,
-            arguments_preview: call
-                .arguments
-                .chars()
-                .take(ARGUMENTS_PREVIEW_CHARS)
-                .collect(),
+            arguments_preview: preview(&call.arguments),
             step_id: None,
             status: CallStatus::Requested,
             starts: 0,
             requested_at: now,
+            expires_at: None,
             decider: None,
             started_at: None,
             finished_at: None,
@@ -346,9 +366,39 @@ impl CallRecord {
         }
     }
 
+    /// Puts another input in the place of the model's: a person wants that one to run (G4).
+    pub(crate) fn change_arguments(&mut self, session: &SessionId, arguments: &str) {
+        let digest = ArgumentsDigest::of(session, &self.tool_name, arguments);
+        self.asked_digest = Some(std::mem::replace(&mut self.digest, digest));
+        self.arguments_bytes = arguments.len() as u64;
+        self.arguments_preview = preview(arguments);
+    }
+
+    /// Returns where the input that runs is stored.
+    pub(crate) const fn arguments_kind(&self) -> RowKind {
+        match self.asked_digest {
+            Some(_) => RowKind::ChangedArguments,
+            None => RowKind::Arguments,
+        }
+    }
+
+    /// True when it was rejected because nobody decided in time.
+    #[must_use]
+    pub fn has_expired(&self) -> bool {
+        let is_late = match (self.expires_at, self.finished_at) {
+            (Some(expires_at), Some(finished_at)) => expires_at <= finished_at,
+            (_, _) => false,
+        };
+        is_late && self.decider.is_none() && self.status == CallStatus::Rejected
+    }
+
     /// Returns the key under which every start of the call runs (G2).
     #[must_use]
     pub fn idempotency_key(&self, session: &SessionId) -> IdempotencyKey {
         IdempotencyKey::of_call(session, self.turn_id, &self.tool_call_id)
     }
+}
+
+fn preview(arguments: &str) -> String {
+    arguments.chars().take(ARGUMENTS_PREVIEW_CHARS).collect()
 }

@@ -184,7 +184,11 @@ async fn a_second_death_in_the_recovery_repeats_one_more_model_call_at_most() {
         for (index, first) in commit_points(plain.commits[0]).enumerate() {
             let once = crashed(reference, setting, &[first]).await;
             let seconds: Vec<Point> = commit_points(once.commits[1]).collect();
-            let points = [first, seconds[index % seconds.len()]];
+            let Some(second) = seconds.get(index % seconds.len().max(1)) else {
+                // It died behind its last commit: nothing is left to recover.
+                continue;
+            };
+            let points = [first, *second];
             let run = crashed(reference, setting, &points).await;
             let is_right = run.deaths == 2;
             let mut found = unexplained(reference, &plain, run);
@@ -194,7 +198,7 @@ async fn a_second_death_in_the_recovery_repeats_one_more_model_call_at_most() {
             report.add(reference, &points, found);
         }
     }
-    report.end_with("live: in the recovery", 40);
+    report.end_with("live: in the recovery", 35);
 }
 
 /// G7: what the reference turns cost without a kill: processes, and requests to the model.

@@ -5,6 +5,8 @@
     reason = "all scenarios have one shape, and some restart the engine"
 )]
 
+mod wishes;
+
 use std::future::Future;
 use std::pin::Pin;
 
@@ -14,6 +16,8 @@ use abide::runner::GatedCallWait;
 use abide::store::SessionStatus;
 
 use crate::support::World;
+
+pub(crate) use wishes::WISHES;
 
 /// A scenario by its name.
 pub(crate) struct Scenario {
@@ -436,7 +440,7 @@ async fn three_messages(world: &mut World) {
 #[tokio::test]
 async fn every_scenario_runs_on_the_fake_cli() {
     for wait in [GatedCallWait::Native, GatedCallWait::Live] {
-        for scenario in ALL {
+        for scenario in ALL.iter().chain(WISHES) {
             println!("scenario: {} ({wait:?})", scenario.name);
             let mut world = World::fake_with(wait).await;
             (scenario.run)(&mut world).await;

@@ -3,10 +3,12 @@
 mod broken_store;
 mod clients;
 mod events;
+mod receipts;
 mod recovery;
 mod scripted;
 mod store_faults;
 mod turns;
+mod wishes;
 
 use std::sync::Arc;
 
@@ -16,6 +18,7 @@ use abide::event::{EventKind, SessionEvent};
 use abide::flow::{AgentSessionFlow, FlowRegistry, SessionOptions};
 use abide::ids::{EventCursor, FlowType, InterruptId, SessionId, Timestamp};
 use abide::record::MessageRole;
+use abide::spend::UsageLimit;
 use abide::store::{MemoryStateStore, SessionStatus, StateStore};
 use abide::testing::clock::TokioClock;
 
@@ -31,6 +34,7 @@ struct Place {
     runner: Scripted,
     options: LocalEngineOptions,
     flow_options: SessionOptions,
+    spend_limit: Option<UsageLimit>,
 }
 
 impl Place {
@@ -45,6 +49,7 @@ impl Place {
             runner,
             options,
             flow_options: SessionOptions::default(),
+            spend_limit: None,
         }
     }
 
@@ -53,8 +58,12 @@ impl Place {
     }
 
     async fn engine_of(&self, flow_type: &str) -> LocalEngine {
-        let flow = AgentSessionFlow::new(flow_type, self.runner.clone(), self.flow_options.clone())
-            .unwrap();
+        let mut flow =
+            AgentSessionFlow::new(flow_type, self.runner.clone(), self.flow_options.clone())
+                .unwrap();
+        if let Some(limit) = self.spend_limit {
+            flow = flow.with_spend_limit(limit);
+        }
         let registry = FlowRegistry::new().register(flow).unwrap();
         LocalEngine::start_with(registry, Arc::clone(&self.store), self.options.clone())
             .await
@@ -142,7 +151,10 @@ impl Log {
     /// Reads on until this many turns are over.
     async fn turns_over(&mut self, count: usize) {
         self.until(count, |it| {
-            matches!(it, EventKind::TurnCompleted | EventKind::TurnFailed { .. })
+            matches!(
+                it,
+                EventKind::TurnCompleted | EventKind::TurnFailed { .. } | EventKind::TurnCancelled
+            )
         })
         .await;
     }

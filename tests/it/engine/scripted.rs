@@ -35,9 +35,12 @@ pub(super) enum Run {
 /// Does what the last user message says:
 ///
 /// - `call <tool>:<id> …`: asks for these calls, and reads their results aloud in the next segment
+/// - `spend <tool>:<id> …`: the same, and says that it used a model call
 /// - `panic`, `fail`: what it says
 /// - `live <text>`: writes live text, then waits for the gate
 /// - `wait`: waits for the gate
+/// - `stop <text>`: writes live text, then waits until the turn is cancelled, and stops
+/// - `settings`: says what the session's settings are
 /// - `start <id>`: wants to start this call inside the segment, and says what it is answered
 /// - anything else is answered with `re: …`
 ///
@@ -182,7 +185,8 @@ impl AgentFrameworkRunner for Scripted {
         let text = last.unwrap().text;
         let (verb, rest) = text.split_once(' ').unwrap_or((&text, ""));
         match verb {
-            "call" => return Ok(requested(rest)),
+            "call" => return Ok(requested(rest, 0)),
+            "spend" => return Ok(requested(rest, 1)),
             "panic" => panic!("as the test asked"),
             "fail" => return Err(AttemptFailure::new(FailureClass::Options, "as asked")),
             "live" => {
@@ -192,6 +196,22 @@ impl AgentFrameworkRunner for Scripted {
                 self.wait_at_gate().await;
             }
             "wait" => self.wait_at_gate().await,
+            "stop" => {
+                link.live(LiveTextKind::Text, rest);
+                self.waiting.send_modify(|it| *it += 1);
+                link.cancelled().await;
+                return Ok(RunModelOutcome::Cancelled {
+                    partial: None,
+                    usage: Usage {
+                        model_calls: 1,
+                        ..Usage::default()
+                    },
+                });
+            }
+            "settings" => {
+                let model = request.context.settings.model;
+                return Ok(completed(&format!("{model:?}")));
+            }
             "start" => {
                 let tool_call_id = ToolCallId::new(rest).unwrap();
                 let starting = SegmentEvent::CallStarting { tool_call_id };
@@ -225,7 +245,7 @@ impl AgentFrameworkRunner for Scripted {
     }
 }
 
-fn requested(calls: &str) -> RunModelOutcome {
+fn requested(calls: &str, model_calls: u64) -> RunModelOutcome {
     let calls = calls.split(' ').map(|it| {
         let (tool, id) = it.split_once(':').unwrap();
         RequestedCall {
@@ -242,7 +262,10 @@ fn requested(calls: &str) -> RunModelOutcome {
     RunModelOutcome::ToolCallsRequested {
         calls: calls.collect(),
         messages: vec![message("I call tools.")],
-        usage: Usage::default(),
+        usage: Usage {
+            model_calls,
+            ..Usage::default()
+        },
     }
 }
 
