@@ -29,6 +29,22 @@ pub struct Commit {
     pub events: Vec<EventRow>,
 }
 
+impl Commit {
+    /// Returns both as one commit: what `next` builds on has happened with it.
+    #[must_use]
+    pub(crate) fn followed_by(mut self, next: Self) -> Self {
+        self.chunks.extend(next.chunks);
+        self.rows.extend(next.rows);
+        self.events.extend(next.events);
+        Self {
+            chunks: self.chunks,
+            rows: self.rows,
+            events: self.events,
+            ..next
+        }
+    }
+}
+
 /// An immutable piece of the transcript: some stored messages, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(

@@ -1,5 +1,6 @@
 //! What a host calls: start a session, send messages, answer interrupts, look.
 
+mod copies;
 mod error;
 mod events;
 mod receipt;
@@ -245,15 +246,17 @@ impl AgentSessionClient {
             });
         }
         let digest = start.digest();
-        let now = self.clock.now();
-        let StartSession {
-            session_id,
-            flow_type,
-            initial_message,
-            tenant,
-            metadata,
-            timeout,
-        } = start;
+        let created = self.created(&start, digest.clone())?;
+        self.commit_start(start, digest, created).await
+    }
+
+    /// Makes the first reduction of a session.
+    fn created(
+        &self,
+        start: &StartSession,
+        digest: String,
+    ) -> Result<session::Reduction, ClientError> {
+        let metadata = &start.metadata;
         let metadata_bytes: usize = metadata.iter().map(|(key, it)| key.len() + it.len()).sum();
         if metadata_bytes > METADATA_BYTES_MAX {
             return Err(ClientError::Refused(Refusal::FieldTooLong {
@@ -261,49 +264,16 @@ impl AgentSessionClient {
                 bytes_max: METADATA_BYTES_MAX,
             }));
         }
-        let created = session::create(
-            session_id.clone(),
-            flow_type,
-            tenant,
-            metadata,
-            digest.clone(),
-            timeout.map(|it| now.after(it)),
+        let now = self.clock.now();
+        Ok(session::create(
+            start.session_id.clone(),
+            start.flow_type.clone(),
+            start.tenant.clone(),
+            start.metadata.clone(),
+            digest,
+            start.timeout.map(|it| now.after(it)),
             now,
-        );
-        let mut commit = created.to_commit()?;
-        if let Some(text) = initial_message {
-            let first = session::reduce(&created.state, Input::SendUserMessage { text }, now)
-                .map_err(ClientError::of_reduce)?;
-            let next = first.to_commit()?;
-            let events = std::mem::take(&mut commit.events)
-                .into_iter()
-                .chain(next.events)
-                .collect();
-            commit = crate::store::Commit { events, ..next };
-            let store = &*self.store;
-            Packer::default()
-                .pack(store, &session_id, &mut commit)
-                .await;
-        }
-        match self
-            .store
-            .commit(&session_id, session::NOT_CREATED, None, commit)
-            .await
-        {
-            Ok(_) => Ok(true),
-            Err(error)
-                if matches!(error, StoreError::Conflict { .. }) || error.may_have_happened() =>
-            {
-                match self.started_before(&session_id, &digest).await? {
-                    Some(true) => Ok(false),
-                    Some(false) => Err(ClientError::SessionExists {
-                        session: session_id,
-                    }),
-                    None => Err(error.into()),
-                }
-            }
-            Err(error) => Err(error.into()),
-        }
+        ))
     }
 
     /// Sends a message. It becomes a turn of its own, in the order in which messages were accepted (G6).

@@ -2,6 +2,7 @@
 
 mod broken_store;
 mod clients;
+mod copies;
 mod events;
 mod receipts;
 mod recovery;
