@@ -67,16 +67,32 @@ pub enum StepKind {
     Unrecognized,
 }
 
-impl std::fmt::Display for StepKind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
+impl StepKind {
+    /// Returns the name it is stored and shown under.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
             Self::RunModel => "RunModel",
             Self::AwaitToolApproval => "AwaitToolApproval",
             Self::CallTool => "CallTool",
             Self::CallSingleAttemptTool => "CallSingleAttemptTool",
             Self::ResumeTurn => "ResumeTurn",
             Self::Unrecognized => "Unrecognized",
-        })
+        }
+    }
+
+    /// Returns the kind with this name, `None` for one of a newer version.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        let known: Result<Self, serde::de::value::Error> =
+            Self::deserialize(name.into_deserializer());
+        known.ok()
+    }
+}
+
+impl std::fmt::Display for StepKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
     }
 }
 

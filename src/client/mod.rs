@@ -3,7 +3,10 @@
 mod copies;
 mod error;
 mod events;
+mod inbox;
+mod log;
 mod receipt;
+pub(crate) mod recent;
 mod rpc;
 mod view;
 
@@ -24,8 +27,13 @@ use crate::store::{
 
 pub use crate::session::{Bug, CloseMode, Refusal, SETTINGS_BYTES_MAX};
 pub use error::ClientError;
-pub use events::{EventStream, Observed};
+pub use events::{
+    EventBuffer, EventStream, EventStreamOptions, InvalidEventBuffer, Observed, Overflow,
+    OverflowPolicy,
+};
+pub use log::EventPage;
 use receipt::Receipt;
+use recent::RecentLogs;
 pub use rpc::{Applied, accepted};
 
 /// What a session is started with.
@@ -190,6 +198,7 @@ pub struct AcceptedMessage {
 pub struct AgentSessionClient {
     store: Arc<dyn StateStore>,
     clock: Arc<dyn Clock>,
+    recent: RecentLogs,
     engine: Option<EngineSide>,
 }
 
@@ -197,6 +206,7 @@ pub struct AgentSessionClient {
 #[derive(Debug, Clone)]
 pub(crate) struct EngineSide {
     pub(crate) live: LiveHub,
+    pub(crate) recent: RecentLogs,
     pub(crate) flow_types: Arc<BTreeSet<FlowType>>,
 }
 
@@ -208,11 +218,12 @@ impl AgentSessionClient {
         Self {
             store,
             clock: Arc::new(SystemClock),
+            recent: RecentLogs::default(),
             engine: None,
         }
     }
 
-    pub(crate) const fn of_engine(
+    pub(crate) fn of_engine(
         store: Arc<dyn StateStore>,
         clock: Arc<dyn Clock>,
         engine: EngineSide,
@@ -220,6 +231,7 @@ impl AgentSessionClient {
         Self {
             store,
             clock,
+            recent: engine.recent.clone(),
             engine: Some(engine),
         }
     }
@@ -339,7 +351,7 @@ impl AgentSessionClient {
     /// # Cancel safety
     /// Reads only.
     pub async fn snapshot(&self, session: &SessionId) -> Result<AgentSnapshot, ClientError> {
-        view::snapshot(&self.store, session).await
+        view::snapshot(&self.store, session, None).await
     }
 
     /// Returns how many bytes the session takes, plain and as it is stored.
@@ -356,8 +368,9 @@ impl AgentSessionClient {
         }
     }
 
-    /// Returns the session's events after a cursor: first the stored ones, then
-    /// [`Observed::CaughtUp`], then new ones as they are committed, without a gap (G13).
+    /// Returns the session's events after a cursor: first the stored ones, then the open interrupts and
+    /// [`Observed::CaughtUp`], then new ones as they are committed, without a gap (G13). The cursor holds
+    /// in every process, and after any restart.
     ///
     /// # Errors
     /// [`ClientError::NoSession`], and what the store reports.
@@ -369,13 +382,8 @@ impl AgentSessionClient {
         session: &SessionId,
         after: EventCursor,
     ) -> Result<EventStream, ClientError> {
-        EventStream::open(
-            Arc::clone(&self.store),
-            self.engine.as_ref().map(|it| it.live.clone()),
-            session.clone(),
-            after,
-        )
-        .await
+        self.events_with(session, after, EventStreamOptions::default())
+            .await
     }
 
     /// Lists sessions by id, at most `limit`.

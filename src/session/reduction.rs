@@ -143,6 +143,9 @@ impl Reduction {
         Ok(Commit {
             state,
             summary: self.state.summary(self.now),
+            interrupts: (self.state.turn.as_ref())
+                .map(ActiveTurn::open_interrupts)
+                .unwrap_or_default(),
             head: self.state.head,
             chunks: self.chunks.clone(),
             rows: self.rows.clone(),

@@ -14,6 +14,7 @@ mod definition;
 mod engine;
 mod kill;
 mod live;
+mod older_files;
 mod process;
 mod real_cli;
 mod runner;
