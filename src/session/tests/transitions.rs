@@ -41,13 +41,13 @@ impl World {
     pub(super) fn note_moves(&mut self, before: &Stand, events: usize) {
         let session = self.state.status();
         self.note("session", before.session.name(), session.name());
-        let ends = self.events[events..].iter().filter_map(|it| match it.kind {
+        let mut ends = self.events[events..].iter().filter_map(|it| match it.kind {
             EventKind::TurnCompleted => Some("completed"),
             EventKind::TurnFailed { .. } => Some("failed"),
             EventKind::TurnCancelled => Some("cancelled"),
             _ => None,
         });
-        let end = ends.last();
+        let end = ends.next_back();
         let now = self.state.turn.as_ref().map(turn_name);
         match (before.turn, end, now) {
             (Some(from), Some(end), _) => self.note("turn", from, end),
