@@ -12,6 +12,7 @@ mod crash;
 mod crash_points;
 mod definition;
 mod engine;
+mod kill;
 mod live;
 mod older_files;
 mod process;

@@ -109,6 +109,8 @@ pub(crate) fn all(effects: &Effects) -> Vec<CustomTool> {
         recording("lookup", effects, "is fine").with_effect(ToolEffect::Read),
         // No annotation: unclassified, so it waits for a person and is started once.
         recording("refund", effects, "is refunded"),
+        // As `refund`; a test gives it a policy.
+        recording("note", effects, "has a note"),
         recording("set_status", effects, "has a status").with_effect(ToolEffect::IdempotentWrite),
         failing("refuse", effects),
         panicking("break", effects),
