@@ -2,6 +2,7 @@
 //! the fake one in the process, or the real one on a scripted Messages API.
 
 mod counted;
+pub(crate) mod dice;
 pub(crate) mod patience;
 mod time;
 mod tools;
