@@ -11,6 +11,7 @@ mod crash;
 mod crash_points;
 mod definition;
 mod engine;
+mod fight;
 mod live;
 mod process;
 mod real_cli;

@@ -35,7 +35,7 @@ pub(crate) struct World {
     pub(crate) store: Arc<dyn StateStore>,
     pub(crate) cli: Cli,
     engine: Option<LocalEngine>,
-    engine_options: LocalEngineOptions,
+    pub(crate) engine_options: LocalEngineOptions,
     /// How gated calls wait, and how long a process waits with them.
     pub(crate) wait: GatedCallWait,
     pub(crate) session_options: SessionOptions,
