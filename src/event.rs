@@ -78,6 +78,17 @@ impl std::fmt::Display for StepKind {
     }
 }
 
+/// Why a session ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum EndReason {
+    /// A client closed it.
+    Closed,
+    /// Its time was over.
+    TimedOut,
+}
+
 /// What happened. Names follow spec/core.md 9; texts and arguments are never part of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -89,6 +100,36 @@ pub enum EventKind {
     MessageQueued {
         /// Which one.
         message_id: MessageId,
+    },
+    /// A queued message was deleted by its author.
+    MessageDeleted {
+        /// Which one.
+        message_id: MessageId,
+    },
+    /// A message goes into the running turn.
+    MessageSteered {
+        /// Which one.
+        message_id: MessageId,
+    },
+    /// The session ended before a turn took this message up (G6).
+    MessageUndelivered {
+        /// Which one.
+        message_id: MessageId,
+    },
+    /// Later turns run with other settings.
+    SettingsChanged {
+        /// The revision of the settings.
+        revision: u64,
+    },
+    /// The session takes nothing new; it ends with its last turn.
+    SessionClosing {
+        /// Why.
+        reason: EndReason,
+    },
+    /// The session is over. Nothing comes after this.
+    SessionEnded {
+        /// Why.
+        reason: EndReason,
     },
     /// A turn began with this message.
     TurnStarted {
@@ -157,6 +198,14 @@ pub enum EventKind {
         tool_name: String,
         /// What the call does to the world.
         effect: ToolEffect,
+        /// Until when somebody may decide; `None` for ever.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        expires_at: Option<Timestamp>,
+    },
+    /// Nobody decided in time: the call is rejected.
+    InterruptExpired {
+        /// Which interrupt.
+        interrupt_id: InterruptId,
     },
     /// A person decided.
     InterruptResolved {
@@ -181,6 +230,11 @@ pub enum EventKind {
     },
     /// The turn ended with an answer.
     TurnCompleted,
+    /// Somebody cancelled the turn; it ends as soon as what still runs for it has stopped.
+    TurnCancelRequested,
+    /// The turn was cancelled; the transcript went back to the turn before, and a note tells the
+    /// model.
+    TurnCancelled,
     /// The turn ended without an answer; the transcript went back to the turn before, and a note
     /// tells the model.
     TurnFailed {

@@ -18,6 +18,9 @@ pub struct SessionOptions {
     /// How long a process waits with open interrupts before the turn goes on waiting without one.
     /// Time in which calls run does not count. Zero never lets a process wait. Default: 60 s.
     pub live_window: Duration,
+    /// How long a person has to decide about a call whose policy says nothing about it; then the call
+    /// is rejected, and the turn goes on. Counted from the request. Default: without end (N35).
+    pub interrupt_deadline: Option<Duration>,
 }
 
 impl Default for SessionOptions {
@@ -25,6 +28,7 @@ impl Default for SessionOptions {
         Self {
             run_model_limit: Duration::from_secs(15 * 60),
             live_window: LIVE_WINDOW_DEFAULT,
+            interrupt_deadline: None,
         }
     }
 }
@@ -41,6 +45,13 @@ impl SessionOptions {
     #[must_use]
     pub const fn with_live_window(mut self, window: Duration) -> Self {
         self.live_window = window;
+        self
+    }
+
+    /// Sets how long a person has to decide about a call.
+    #[must_use]
+    pub const fn with_interrupt_deadline(mut self, deadline: Duration) -> Self {
+        self.interrupt_deadline = Some(deadline);
         self
     }
 }
@@ -71,6 +82,12 @@ impl AgentSessionFlow {
         if options.run_model_limit.is_zero() {
             return Err(DefinitionError::Option {
                 option: "run_model_limit",
+                reason: "must be longer than zero",
+            });
+        }
+        if options.interrupt_deadline.is_some_and(|it| it.is_zero()) {
+            return Err(DefinitionError::Option {
+                option: "interrupt_deadline",
                 reason: "must be longer than zero",
             });
         }

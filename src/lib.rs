@@ -29,6 +29,7 @@ pub mod ids;
 mod packing;
 pub mod policy;
 pub mod record;
+pub mod settings;
 pub mod turn;
 
 #[cfg(not(feature = "unstable"))]

@@ -1,6 +1,7 @@
 //! What a tool does to the world, and whether a person decides about it.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -72,6 +73,37 @@ pub struct ToolPolicy {
     /// Whether a call waits for a person. Default: by effect.
     #[serde(default)]
     pub approval: Approval,
+    /// How long a person has to decide; then the call is rejected. Default: as long as the Flow's
+    /// [`SessionOptions`](crate::flow::SessionOptions) say.
+    #[serde(
+        default,
+        rename = "approval_deadline_ms",
+        with = "milliseconds",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub approval_deadline: Option<Duration>,
+}
+
+/// A time that is stored as whole milliseconds.
+mod milliseconds {
+    use std::time::Duration;
+
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+
+    #[expect(clippy::ref_option, reason = "the signature is serde's")]
+    pub(super) fn serialize<S: Serializer>(
+        it: &Option<Duration>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        it.map(|it| u64::try_from(it.as_millis()).unwrap_or(u64::MAX))
+            .serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<Duration>, D::Error> {
+        Ok(Option::<u64>::deserialize(from)?.map(Duration::from_millis))
+    }
 }
 
 impl ToolPolicy {
@@ -81,15 +113,22 @@ impl ToolPolicy {
         Self {
             effect,
             approval: Approval::ByEffect,
+            approval_deadline: None,
         }
     }
 
     /// Returns the policy with another approval rule.
     #[must_use]
     pub const fn with_approval(self, approval: Approval) -> Self {
+        Self { approval, ..self }
+    }
+
+    /// Returns the policy with a time after which a call that nobody decided about is rejected.
+    #[must_use]
+    pub const fn with_approval_deadline(self, deadline: Duration) -> Self {
         Self {
-            effect: self.effect,
-            approval,
+            approval_deadline: Some(deadline),
+            ..self
         }
     }
 
@@ -242,7 +281,12 @@ mod tests {
             (ToolEffect::Read, Approval::Required, true),
             (ToolEffect::Unclassified, Approval::NotRequired, false),
         ] {
-            assert_eq!(ToolPolicy { effect, approval }.requires_approval(), waits);
+            assert_eq!(
+                ToolPolicy::new(effect)
+                    .with_approval(approval)
+                    .requires_approval(),
+                waits
+            );
         }
     }
 }

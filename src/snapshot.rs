@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::commit::SessionStatus;
-use crate::event::StepKind;
+use crate::event::{EndReason, StepKind};
 use crate::failure::FailureClass;
 use crate::ids::{
     EventCursor, FlowType, InterruptId, MessageId, Revision, SessionId, StepId, Tenant, Timestamp,
@@ -11,6 +11,7 @@ use crate::ids::{
 };
 use crate::policy::ToolEffect;
 use crate::record::{ArgumentsDigest, CallStatus, MessageRole};
+use crate::settings::SessionSettings;
 use crate::turn::Usage;
 
 /// A session at one revision. Holds no framework items, run state or credentials.
@@ -39,6 +40,14 @@ pub struct AgentSnapshot {
     pub tool_calls: Vec<ToolCallView>,
     /// Accepted messages that no turn has taken up yet.
     pub queued_messages: Vec<QueuedMessageView>,
+    /// Messages that go into the active turn when the model has answered.
+    pub steered_messages: Vec<QueuedMessageView>,
+    /// What turns that start from now on run with.
+    pub settings: SettingsView,
+    /// Why the session is over or about to be.
+    pub end_reason: Option<EndReason>,
+    /// When the session ends at the latest.
+    pub ends_at: Option<Timestamp>,
     /// What all segments used.
     pub usage: Usage,
     /// The last turn that failed.
@@ -59,6 +68,19 @@ pub struct ActiveTurnView {
     pub step: Option<(StepId, StepKind)>,
     /// How many segments ended in it.
     pub segments: u32,
+    /// True once somebody cancelled it; it is over as soon as what still runs has stopped.
+    pub is_cancelled: bool,
+}
+
+/// The settings of a session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct SettingsView {
+    /// How often they were changed: a change names the revision it replaces.
+    pub revision: u64,
+    /// What they are.
+    #[serde(flatten)]
+    pub values: SessionSettings,
 }
 
 /// One message of the conversation.
@@ -99,6 +121,8 @@ pub struct PendingInterrupt {
     pub effect: ToolEffect,
     /// When the model asked for it.
     pub requested_at: Timestamp,
+    /// Until when somebody may decide; `None` for ever.
+    pub expires_at: Option<Timestamp>,
 }
 
 /// A gated call of the active turn.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{LeaseEpoch, SessionId, StepId, Tenant, ToolCallId, TurnId};
 use crate::policy::ToolPolicy;
 use crate::record::{CallStatus, FrameworkItem, MessageRole, ToolOutcome};
+use crate::settings::SessionSettings;
 
 /// Which attempt of which Step runs, and for whom. Created by the engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub struct RunModelContext {
     pub tenant: Option<Tenant>,
     /// What the application said about the session at its start.
     pub metadata: BTreeMap<String, String>,
+    /// What the session's settings were when the turn began.
+    pub settings: SessionSettings,
     /// How long a process may wait for people; zero parks at once.
     pub live_window: Duration,
     /// The owner's epoch: one more than an earlier one when nobody else owned the session between.
@@ -45,6 +48,7 @@ impl RunModelContext {
             attempt: 1,
             tenant: None,
             metadata: BTreeMap::new(),
+            settings: SessionSettings::default(),
             live_window: LIVE_WINDOW_DEFAULT,
             epoch: LeaseEpoch(0),
         }
@@ -77,6 +81,13 @@ pub enum RunModelOutcome {
     /// The session took a [`SegmentEvent::ParkRequested`]: the attempt is over, and what the segment
     /// said is committed.
     Parked,
+    /// The turn was cancelled, and the segment has stopped.
+    Cancelled {
+        /// The part of the answer that people saw; the engine knows the live text and fills it in.
+        partial: Option<String>,
+        /// What the segment used.
+        usage: Usage,
+    },
 }
 
 impl RunModelOutcome {
@@ -85,7 +96,26 @@ impl RunModelOutcome {
     pub const fn is_completed(&self) -> bool {
         match self {
             Self::TurnCompleted { .. } => true,
-            Self::ToolCallsRequested { .. } | Self::Parked => false,
+            Self::ToolCallsRequested { .. } | Self::Parked | Self::Cancelled { .. } => false,
+        }
+    }
+
+    /// Returns what is left of it when the turn is cancelled: the answer as far as people saw it, and
+    /// what it used.
+    pub(crate) fn partial(self) -> (Option<String>, Usage) {
+        match self {
+            Self::TurnCompleted { messages, usage } => {
+                let texts = messages.into_iter();
+                let texts = texts.filter(|it| it.role == MessageRole::Assistant);
+                let said: Vec<_> = texts
+                    .map(|it| it.text)
+                    .filter(|it| !it.is_empty())
+                    .collect();
+                (Some(said.join("\n")), usage)
+            }
+            Self::Cancelled { partial, usage } => (partial, usage),
+            Self::ToolCallsRequested { usage, .. } => (None, usage),
+            Self::Parked => (None, Usage::default()),
         }
     }
 }
@@ -345,6 +375,20 @@ pub enum SegmentEvent {
 }
 
 impl SegmentEvent {
+    /// True for what is told and not asked: it holds also when the turn is about to end.
+    pub(crate) const fn is_about_the_past(&self) -> bool {
+        match self {
+            Self::CallFinished { .. }
+            | Self::CallGivenUp { .. }
+            | Self::InlineCallStarted { .. }
+            | Self::InlineCallFinished { .. } => true,
+            Self::Checkpoint(_)
+            | Self::ParkRequested(_)
+            | Self::CallStanding { .. }
+            | Self::CallStarting { .. } => false,
+        }
+    }
+
     /// Returns what kind of event it is.
     #[must_use]
     pub const fn name(&self) -> &'static str {

@@ -3,10 +3,12 @@
 mod error;
 mod events;
 mod receipt;
+mod rpc;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::clock::{Clock, SystemClock};
 use crate::engine::live::LiveHub;
@@ -19,10 +21,11 @@ use crate::store::{
     RowKey, RowKind, SessionFilter, SessionPage, SessionSize, StateStore, StoreError,
 };
 
-pub use crate::session::{Bug, Refusal};
+pub use crate::session::{Bug, CloseMode, Refusal, SETTINGS_BYTES_MAX};
 pub use error::ClientError;
 pub use events::{EventStream, Observed};
 use receipt::Receipt;
+pub use rpc::{Applied, accepted};
 
 /// What a session is started with.
 #[derive(Debug, Clone)]
@@ -38,10 +41,13 @@ pub struct StartSession {
     pub tenant: Option<Tenant>,
     /// What the application wants to remember about it; given to runners.
     pub metadata: BTreeMap<String, String>,
+    /// How long the session may take in all; then it ends, whatever it does. Default: without end
+    /// (N02).
+    pub timeout: Option<Duration>,
 }
 
 impl StartSession {
-    /// Describes a session without a message, tenant or metadata.
+    /// Describes a session without a message, tenant, metadata or timeout.
     #[must_use]
     pub const fn new(session_id: SessionId, flow_type: FlowType) -> Self {
         Self {
@@ -50,6 +56,7 @@ impl StartSession {
             initial_message: None,
             tenant: None,
             metadata: BTreeMap::new(),
+            timeout: None,
         }
     }
 
@@ -74,12 +81,20 @@ impl StartSession {
         self
     }
 
+    /// Sets how long the session may take in all.
+    #[must_use]
+    pub const fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
     fn digest(&self) -> String {
         let content = serde_json::json!([
             self.flow_type,
             self.initial_message,
             self.tenant,
-            self.metadata
+            self.metadata,
+            self.timeout.map(|it| it.as_millis().to_string()),
         ]);
         ArgumentsDigest::of(&self.session_id, "start_session", &content.to_string())
             .as_str()
@@ -226,6 +241,7 @@ impl AgentSessionClient {
             initial_message,
             tenant,
             metadata,
+            timeout,
         } = start;
         let metadata_bytes: usize = metadata.iter().map(|(key, it)| key.len() + it.len()).sum();
         if metadata_bytes > METADATA_BYTES_MAX {
@@ -240,6 +256,7 @@ impl AgentSessionClient {
             tenant,
             metadata,
             digest.clone(),
+            timeout.map(|it| now.after(it)),
             now,
         );
         let mut commit = created.to_commit()?;

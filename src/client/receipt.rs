@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{MessageId, SessionId};
+use crate::ids::{MessageId, SessionId, TurnId};
 use crate::record::{ArgumentsDigest, FORMAT};
-use crate::session::{Bug, Input, Reply};
+use crate::session::{Bug, Input, Reply, Steering};
 
 /// What was answered to a request with an id. Committed together with its effect.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +19,10 @@ pub(super) struct Receipt {
 enum Answer {
     MessageAccepted { message_id: MessageId, queued: bool },
     InterruptResolved,
+    TurnCancelled { turn_id: TurnId },
+    SessionClosing,
+    SettingsUpdated { revision: u64 },
+    Applied,
 }
 
 /// Returns the digest of what a client asked for.
@@ -29,7 +33,32 @@ pub(super) fn digest(session: &SessionId, input: &Input) -> String {
             "resolve_interrupt",
             serde_json::json!([it.interrupt_id, it.decision, it.decided_by, it.digest]).to_string(),
         ),
+        Input::CancelTurn { turn_id, reason } => (
+            "cancel_turn",
+            serde_json::json!([turn_id, reason]).to_string(),
+        ),
+        Input::DeleteQueuedMessage { message_id } => {
+            ("delete_queued_message", message_id.to_string())
+        }
+        Input::EditQueuedMessage { message_id, text } => (
+            "edit_queued_message",
+            serde_json::json!([message_id, text]).to_string(),
+        ),
+        Input::SteerUserMessage(Steering::New(text)) => ("steer_new_message", text.clone()),
+        Input::SteerUserMessage(Steering::Queued(message_id)) => {
+            ("steer_queued_message", message_id.to_string())
+        }
+        Input::CloseSession { mode } => ("close_session", format!("{mode:?}")),
+        Input::UpdateSettings {
+            expected_revision,
+            settings,
+        } => (
+            "update_settings",
+            serde_json::json!([expected_revision, settings]).to_string(),
+        ),
         Input::StartTurn { .. }
+        | Input::TimePassed
+        | Input::TakeSteered { .. }
         | Input::BeginAttempt { .. }
         | Input::Segment { .. }
         | Input::SegmentEnded { .. }
@@ -50,6 +79,12 @@ impl Receipt {
                 queued: *queued,
             },
             Reply::InterruptResolved { .. } => Answer::InterruptResolved,
+            Reply::TurnCancelled { turn_id, .. } => Answer::TurnCancelled { turn_id: *turn_id },
+            Reply::SessionClosing { .. } => Answer::SessionClosing,
+            Reply::SettingsUpdated { revision } => Answer::SettingsUpdated {
+                revision: *revision,
+            },
+            Reply::Done => Answer::Applied,
             Reply::Granted(_)
             | Reply::NotYet(_)
             | Reply::Superseded
@@ -58,8 +93,7 @@ impl Receipt {
             | Reply::CallNotPermitted
             | Reply::CallIsOpen
             | Reply::CallIsPermitted
-            | Reply::Parked
-            | Reply::Done => {
+            | Reply::Parked => {
                 return Err(Bug {
                     invariant: "only client requests have receipts",
                 });
@@ -82,6 +116,13 @@ impl Receipt {
                 Reply::MessageAccepted { message_id, queued }
             }
             Answer::InterruptResolved => Reply::InterruptResolved { duplicate: true },
+            Answer::TurnCancelled { turn_id } => Reply::TurnCancelled {
+                turn_id,
+                duplicate: true,
+            },
+            Answer::SessionClosing => Reply::SessionClosing { duplicate: true },
+            Answer::SettingsUpdated { revision } => Reply::SettingsUpdated { revision },
+            Answer::Applied => Reply::Done,
         })
     }
 }

@@ -7,10 +7,10 @@ use crate::event::StepKind;
 use crate::ids::{EventCursor, Revision, SessionId};
 use crate::record::MessageRole;
 use crate::runner::History;
-use crate::session::{ActiveTurn, CallStep, Phase, SessionState};
+use crate::session::{ActiveTurn, CallStep, Phase, QueuedMessage, SessionState};
 use crate::snapshot::{
     ActiveTurnView, AgentSnapshot, FailureView, MessageView, PendingInterrupt, QueuedMessageView,
-    ToolCallView,
+    SettingsView, ToolCallView,
 };
 use crate::store::{RowKey, RowKind, StateStore, StoreError};
 
@@ -45,6 +45,7 @@ pub(super) async fn snapshot(
             created_at: it.created_at,
         });
     let calls = state.turn.as_ref().map_or(&[][..], |it| &it.calls);
+    let steered = state.turn.as_ref().map_or(&[][..], |it| &it.steered);
     Ok(AgentSnapshot {
         session_id: state.session_id.clone(),
         flow_type: state.flow_type.clone(),
@@ -65,7 +66,14 @@ pub(super) async fn snapshot(
                 starts: it.record.starts,
             })
             .collect(),
-        queued_messages: queued_messages(store, &state).await?,
+        queued_messages: messages_that_wait(store, &state, &state.queue).await?,
+        steered_messages: messages_that_wait(store, &state, steered).await?,
+        settings: SettingsView {
+            revision: state.settings.revision,
+            values: state.settings.values.clone(),
+        },
+        end_reason: state.lifetime.end_reason(),
+        ends_at: state.ends_at,
         usage: state.usage,
         last_failure: state.last_failure.as_ref().map(|it| FailureView {
             turn_id: it.turn_id,
@@ -80,6 +88,7 @@ pub(super) async fn snapshot(
 fn active_turn(turn: &ActiveTurn) -> ActiveTurnView {
     let step = match &turn.phase {
         Phase::RunModel(execution) => Some((execution.step_id, StepKind::RunModel)),
+        Phase::Steering => None,
         Phase::Calls => turn.calls.iter().find_map(|it| match &it.step {
             CallStep::AwaitToolApproval(step_id) => Some((*step_id, StepKind::AwaitToolApproval)),
             CallStep::Execute(execution) if it.record.policy.effect.is_single_attempt() => {
@@ -94,6 +103,7 @@ fn active_turn(turn: &ActiveTurn) -> ActiveTurnView {
     ActiveTurnView {
         turn_id: turn.turn_id,
         started_at: turn.started_at,
+        is_cancelled: turn.is_cancelled(),
         step,
         segments: turn.segments,
     }
@@ -125,22 +135,23 @@ async fn pending_interrupts(
             digest: call.record.digest.clone(),
             effect: call.record.policy.effect,
             requested_at: call.record.requested_at,
+            expires_at: call.record.expires_at,
         })
         .collect())
 }
 
-async fn queued_messages(
+async fn messages_that_wait(
     store: &Arc<dyn StateStore>,
     state: &SessionState,
+    messages: &[QueuedMessage],
 ) -> Result<Vec<QueuedMessageView>, ClientError> {
-    let keys: Vec<_> = state
-        .queue
+    let keys: Vec<_> = messages
         .iter()
         .map(|it| row(RowKind::Message, &it.message_id.to_string()))
         .collect();
     let texts = texts(store, state, &keys).await?;
-    let queued = state.queue.iter().zip(texts);
-    Ok(queued
+    let messages = messages.iter().zip(texts);
+    Ok(messages
         .map(|(it, text)| QueuedMessageView {
             message_id: it.message_id,
             text,

@@ -15,7 +15,9 @@ use super::claim::{Claim, Found, NEAR, Tenure};
 use super::local::Shared;
 use super::packer::Packer;
 use super::steps::{self, StepContext};
-use crate::ids::{EventCursor, InterruptId, LeaseEpoch, Revision, SessionId, StepId, Timestamp};
+use crate::ids::{
+    EventCursor, InterruptId, LeaseEpoch, MessageId, Revision, SessionId, StepId, Timestamp, TurnId,
+};
 use crate::runner::LinkError;
 use crate::session::{self, DueStep, Input, Reply, SessionState};
 use crate::store::{
@@ -64,6 +66,7 @@ pub(super) struct Driver {
     announced: watch::Receiver<Revision>,
     stopping: watch::Receiver<bool>,
     revision: watch::Sender<Revision>,
+    cancelled: watch::Sender<Option<TurnId>>,
     tasks: JoinSet<()>,
     running: HashMap<StepId, Id>,
     packer: Packer,
@@ -90,6 +93,7 @@ impl Driver {
             announced,
             stopping,
             revision: watch::Sender::new(Revision(0)),
+            cancelled: watch::Sender::new(None),
             tasks: JoinSet::new(),
             running: HashMap::new(),
             packer: Packer::default(),
@@ -203,26 +207,22 @@ impl Driver {
         &mut self,
         state: &mut Arc<SessionState>,
     ) -> Result<Option<Timestamp>, Halt> {
+        self.tell_cancelled(state);
         let mut next: Option<Timestamp> = None;
         for step in session::due_steps(state) {
             let not_before = match &step {
-                DueStep::StartTurn { message_id } => {
-                    let message_id = *message_id;
-                    let text = self.queued_text(&message_id.to_string()).await?;
-                    if let Some(text) = text {
-                        self.apply(state, Input::StartTurn { message_id, text })
-                            .await?;
-                    } else {
-                        // Somebody may have taken it meanwhile; if nobody has, it is lost.
-                        let seen = *self.revision.borrow();
-                        *state = self.load().await?;
-                        if *self.revision.borrow() == seen {
-                            let what = format!("no text of message {message_id}");
-                            return Err(self.fail(&StoreError::Corrupt { what }));
-                        }
-                    }
+                DueStep::StartTurn { message_id } | DueStep::TakeSteered { message_id } => {
+                    self.take_message(state, &step, *message_id).await?;
                     // The state is another one now: look again at once.
                     return Ok(Some(Timestamp(0)));
+                }
+                DueStep::PassTime { at } if *at <= self.shared.options.clock.now() => {
+                    self.apply(state, Input::TimePassed).await?;
+                    return Ok(Some(Timestamp(0)));
+                }
+                DueStep::PassTime { at } => {
+                    next = Some(next.map_or(*at, |it| it.min(*at)));
+                    continue;
                 }
                 DueStep::RunModel { step_id, .. } | DueStep::CallTool { step_id, .. }
                     if self.running.contains_key(step_id) =>
@@ -242,6 +242,42 @@ impl Driver {
         Ok(next)
     }
 
+    /// Puts a message that waits into the conversation, with the text from its row.
+    async fn take_message(
+        &mut self,
+        state: &mut Arc<SessionState>,
+        step: &DueStep,
+        message_id: MessageId,
+    ) -> Result<(), Halt> {
+        if let Some(text) = self.queued_text(&message_id.to_string()).await? {
+            let input = match step {
+                DueStep::TakeSteered { .. } => Input::TakeSteered { message_id, text },
+                DueStep::StartTurn { .. }
+                | DueStep::PassTime { .. }
+                | DueStep::RunModel { .. }
+                | DueStep::CallTool { .. } => Input::StartTurn { message_id, text },
+            };
+            self.apply(state, input).await?;
+            return Ok(());
+        }
+        // Somebody may have taken it meanwhile; if nobody has, it is lost.
+        let seen = *self.revision.borrow();
+        *state = self.load().await?;
+        if *self.revision.borrow() == seen {
+            let what = format!("no text of message {message_id}");
+            return Err(self.fail(&StoreError::Corrupt { what }));
+        }
+        Ok(())
+    }
+
+    /// Tells running Steps when their turn is cancelled.
+    fn tell_cancelled(&self, state: &SessionState) {
+        let turn = state.turn.as_ref();
+        let cancelled = turn.filter(|it| it.is_cancelled()).map(|it| it.turn_id);
+        self.cancelled
+            .send_if_modified(|old| std::mem::replace(old, cancelled) != cancelled);
+    }
+
     fn start(&mut self, state: &SessionState, step: &DueStep) {
         let context = StepContext {
             shared: Arc::clone(&self.shared),
@@ -249,10 +285,13 @@ impl Driver {
             epoch: self.epoch,
             driver: self.sender.clone(),
             revision: self.revision.subscribe(),
+            cancelled: self.cancelled.subscribe(),
             stopping: self.stopping.clone(),
         };
         let (step_id, task) = match step {
-            DueStep::StartTurn { .. } => return,
+            DueStep::StartTurn { .. } | DueStep::TakeSteered { .. } | DueStep::PassTime { .. } => {
+                return;
+            }
             DueStep::RunModel { step_id, .. } => (
                 *step_id,
                 self.tasks.spawn(steps::run_model(context, *step_id)),
@@ -466,6 +505,14 @@ const fn ended_step(input: &Input) -> Option<StepId> {
         Input::ReleaseAttempt { .. }
         | Input::SendUserMessage { .. }
         | Input::ResolveInterrupt(_)
+        | Input::CancelTurn { .. }
+        | Input::DeleteQueuedMessage { .. }
+        | Input::EditQueuedMessage { .. }
+        | Input::SteerUserMessage(_)
+        | Input::CloseSession { .. }
+        | Input::UpdateSettings { .. }
+        | Input::TimePassed
+        | Input::TakeSteered { .. }
         | Input::StartTurn { .. }
         | Input::BeginAttempt { .. }
         | Input::Segment { .. } => None,

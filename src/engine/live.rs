@@ -105,6 +105,15 @@ impl LiveWriter {
 }
 
 impl LiveWriter {
+    /// Returns the answer as people see it now: what was written and is not part of a message.
+    pub(super) fn text(&self) -> String {
+        self.hub.with_room(&self.session, |room| {
+            let answer = |it: &&LiveText| it.kind == LiveTextKind::Text;
+            let pieces = room.current.iter().filter(answer);
+            pieces.map(|it| it.text.as_str()).collect()
+        })
+    }
+
     /// What was written so far is part of a committed message, which supersedes it (G13).
     pub(super) fn committed(&self) {
         self.hub

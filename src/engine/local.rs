@@ -32,6 +32,9 @@ pub struct LocalEngineOptions {
     /// [`LocalEngineOptions::shutdown_grace`]; over it, the next worker makes the call again.
     /// Default: 5 s.
     pub boundary_grace: Duration,
+    /// How long what runs for a cancelled turn may take to stop: a segment, and each handler. Over it,
+    /// its process is ended, and a write is recorded as unknown. Default: 10 s.
+    pub cancel_grace: Duration,
     /// How many segments run at once; further ones wait for a place. A process that waits with its
     /// calls does not count. Default: the number of cores.
     pub max_running: usize,
@@ -50,6 +53,7 @@ impl Default for LocalEngineOptions {
             scan_interval: Duration::from_secs(5),
             shutdown_grace: Duration::from_secs(30),
             boundary_grace: Duration::from_secs(5),
+            cancel_grace: Duration::from_secs(10),
             max_running: cores(),
             max_resident: resident_default(),
             clock: Arc::new(SystemClock),

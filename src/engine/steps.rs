@@ -20,7 +20,9 @@ use crate::runner::{
 };
 use crate::session::{AttemptKey, CallState, CallStep, Input, Reply, SessionState};
 use crate::store::{RowKey, RowKind, StoreError, read_patiently};
-use crate::turn::{ResumedCall, ResumedFate, RunModelContext, RunModelOutcome};
+use crate::turn::{
+    RequestedCall, ResumedCall, ResumedFate, RunModelContext, RunModelOutcome, Usage,
+};
 
 /// What a Step's task needs of its driver.
 pub(super) struct StepContext {
@@ -29,6 +31,7 @@ pub(super) struct StepContext {
     pub(super) epoch: LeaseEpoch,
     pub(super) driver: mpsc::UnboundedSender<StepMessage>,
     pub(super) revision: watch::Receiver<Revision>,
+    pub(super) cancelled: watch::Receiver<Option<TurnId>>,
     pub(super) stopping: watch::Receiver<bool>,
 }
 
@@ -58,6 +61,9 @@ impl StepContext {
             | Reply::Superseded
             | Reply::MessageAccepted { .. }
             | Reply::InterruptResolved { .. }
+            | Reply::TurnCancelled { .. }
+            | Reply::SessionClosing { .. }
+            | Reply::SettingsUpdated { .. }
             | Reply::CallGranted
             | Reply::CallIsFinal(_)
             | Reply::CallNotPermitted
@@ -83,6 +89,19 @@ impl StepContext {
                 Err("the lease could not be read")
             }
         }
+    }
+
+    /// Returns once the turn is cancelled.
+    async fn cancelled(&self, turn_id: TurnId) {
+        let mut cancelled = self.cancelled.clone();
+        if cancelled.wait_for(|it| *it == Some(turn_id)).await.is_err() {
+            // The driver is gone, and ends what runs in its own way.
+            std::future::pending::<()>().await;
+        }
+    }
+
+    fn is_cancelled(&self, turn_id: TurnId) -> bool {
+        *self.cancelled.borrow() == Some(turn_id)
     }
 
     async fn row(&self, kind: RowKind, key: &str) -> Result<String, StoreError> {
@@ -164,6 +183,7 @@ async fn segment_request(
     run.tenant.clone_from(&state.tenant);
     run.metadata.clone_from(&state.metadata);
     run.epoch = context.epoch;
+    run.settings.clone_from(&turn.settings);
     if let Some(flow) = context.shared.registry.flow(&state.flow_type) {
         run.live_window = flow.options().live_window;
     }
@@ -223,7 +243,8 @@ async fn run_segment(
         attempt.running.attempt,
     );
     let (updates, mut updated) = mpsc::unbounded_channel();
-    let link = SegmentLink::new(updates, context.revision.clone());
+    let (cancel, cancelled) = watch::channel(false);
+    let link = SegmentLink::new(updates, context.revision.clone()).with_cancellation(cancelled);
     let runner = flow.runner();
     let mut running = JoinSet::new();
     running.spawn(async move { runner.run_model(request, link).await });
@@ -234,6 +255,9 @@ async fn run_segment(
     let mut open_calls = 0_usize;
     // When the segment is left because the engine goes down.
     let mut leave_at = None;
+    // When the segment is ended because its turn is cancelled.
+    let mut give_up_at = None;
+    let deadline = flow.options().interrupt_deadline;
     let end = loop {
         tokio::select! {
             biased;
@@ -250,6 +274,14 @@ async fn run_segment(
             // A call that was started inside the segment gets the grace time that handlers get; the
             // driver bounds it.
             () = until(leave_at), if open_calls == 0 => break None,
+            () = context.cancelled(turn_id), if give_up_at.is_none() => {
+                cancel.send_replace(true);
+                give_up_at = Some(Instant::now() + context.shared.options.cancel_grace);
+            }
+            () = until(give_up_at) => {
+                let usage = Usage::default();
+                break Some(Ok(RunModelOutcome::Cancelled { partial: None, usage }));
+            }
             // Before the updates, so that a flood of live text delays neither.
             Some(end) = running.join_next() => break Some(end.unwrap_or_else(|_| {
                 Err(AttemptFailure::new(FailureClass::Runner, "the runner panicked"))
@@ -274,6 +306,7 @@ async fn run_segment(
                     leave_at = Some(Instant::now());
                     continue;
                 }
+                let update = with_deadlines(update, deadline);
                 match answer(context, attempt, turn_id, &mut live, update).await {
                     CallChange::Started => open_calls += 1,
                     CallChange::Ended => open_calls = open_calls.saturating_sub(1),
@@ -296,11 +329,60 @@ async fn run_segment(
                 let _ = reply.send(Err(LinkError::Superseded));
             }
             SegmentUpdate::Event(..) | SegmentUpdate::Live(..) => {
+                let update = with_deadlines(update, deadline);
                 answer(context, attempt, turn_id, &mut live, update).await;
             }
         }
     }
-    end
+    let end = if context.is_cancelled(turn_id) {
+        end.map(|it| Ok(cancelled_end(it, live.text())))
+    } else {
+        end
+    };
+    end.map(|it| it.map(|outcome| outcome_with_deadlines(outcome, deadline)))
+}
+
+/// However a segment of a cancelled turn ended, what people saw of its answer is kept.
+fn cancelled_end(end: SegmentResult, seen: String) -> RunModelOutcome {
+    match end {
+        Ok(outcome @ RunModelOutcome::TurnCompleted { .. }) => outcome,
+        Ok(other) => RunModelOutcome::Cancelled {
+            usage: other.partial().1,
+            partial: Some(seen),
+        },
+        Err(_) => RunModelOutcome::Cancelled {
+            usage: Usage::default(),
+            partial: Some(seen),
+        },
+    }
+}
+
+/// A policy without a deadline of its own gets the Flow's.
+fn set_deadlines(calls: &mut [RequestedCall], deadline: Option<Duration>) {
+    for call in calls {
+        call.policy.approval_deadline = call.policy.approval_deadline.or(deadline);
+    }
+}
+
+fn outcome_with_deadlines(
+    mut outcome: RunModelOutcome,
+    deadline: Option<Duration>,
+) -> RunModelOutcome {
+    if let RunModelOutcome::ToolCallsRequested { calls, .. } = &mut outcome {
+        set_deadlines(calls, deadline);
+    }
+    outcome
+}
+
+fn with_deadlines(mut update: SegmentUpdate, deadline: Option<Duration>) -> SegmentUpdate {
+    if let SegmentUpdate::Event(
+        SegmentEvent::Checkpoint(progress) | SegmentEvent::ParkRequested(progress),
+        _,
+    ) = &mut update
+    {
+        set_deadlines(&mut progress.calls, deadline);
+    }
+    update
 }
 
 async fn until(at: Option<Instant>) {
@@ -351,7 +433,10 @@ async fn answer(
                     | Reply::NotYet(_)
                     | Reply::Granted(_)
                     | Reply::MessageAccepted { .. }
-                    | Reply::InterruptResolved { .. },
+                    | Reply::InterruptResolved { .. }
+                    | Reply::TurnCancelled { .. }
+                    | Reply::SessionClosing { .. }
+                    | Reply::SettingsUpdated { .. },
                 ) => Err(LinkError::Superseded),
                 Err(error) => Err(error),
             };
@@ -415,11 +500,27 @@ pub(super) async fn call_tool(context: StepContext, step_id: StepId, call: Inter
     let end = match request {
         Ok((runner, request)) => {
             let mut running = JoinSet::new();
+            let turn_id = request.turn_id;
             running.spawn(async move { runner.call_tool(request).await });
-            match running.join_next().await {
+            let grace_over = async {
+                context.cancelled(turn_id).await;
+                tokio::time::sleep(context.shared.options.cancel_grace).await;
+            };
+            let end = tokio::select! {
+                biased;
+                end = running.join_next() => end,
+                () = grace_over => {
+                    running.shutdown().await;
+                    None
+                }
+            };
+            match end {
                 Some(Ok(end)) => end,
-                Some(Err(_)) | None => ToolCallEnd::Unknown {
+                Some(Err(_)) => ToolCallEnd::Unknown {
                     detail: "the runner panicked".to_owned(),
+                },
+                None => ToolCallEnd::Unknown {
+                    detail: "the turn was cancelled, and the grace time is over".to_owned(),
                 },
             }
         }

@@ -59,6 +59,11 @@ pub enum HostFrame {
         /// The JSON-RPC response, verbatim.
         message: Box<RawValue>,
     },
+    /// Stop the turn that runs (spec/cli-protocol.md 8).
+    Interrupt {
+        /// The id of the request.
+        request_id: String,
+    },
     /// A request that we refuse or do not know.
     Error {
         /// The request that it answers.
@@ -183,6 +188,12 @@ impl HostFrame {
                 request_id,
                 &raw_object("mcp_response", [("mcp_response", message.get())])?,
             ),
+            Self::Interrupt { request_id } => Ok(json!({
+                "type": "control_request",
+                "request_id": request_id,
+                "request": {"subtype": "interrupt"},
+            })
+            .to_string()),
             Self::Error { request_id, error } => Ok(json!({
                 "type": "control_response",
                 "response": {"subtype": "error", "request_id": request_id, "error": error},

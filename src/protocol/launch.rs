@@ -1,6 +1,7 @@
 //! The argument vector of one CLI process (spec/cli-protocol.md 1).
 
 use crate::ids::ClaudeSessionId;
+use crate::settings::Effort;
 
 /// What one CLI process is started with, apart from its environment and files. Never a secret
 /// (G10), and nothing long: prompts, schemas and sub-agents go into `initialize`, servers into a
@@ -81,34 +82,6 @@ impl SettingSource {
         match self {
             Self::Project => "project",
             Self::Local => "local",
-        }
-    }
-}
-
-/// How much the model thinks, as far as it can be told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum Effort {
-    /// `low`
-    Low,
-    /// `medium`
-    Medium,
-    /// `high`
-    High,
-    /// `xhigh`
-    XHigh,
-    /// `max`
-    Max,
-}
-
-impl Effort {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Low => "low",
-            Self::Medium => "medium",
-            Self::High => "high",
-            Self::XHigh => "xhigh",
-            Self::Max => "max",
         }
     }
 }

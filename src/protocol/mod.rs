@@ -19,7 +19,7 @@ use serde_json::value::RawValue;
 
 pub use control::{CanUseTool, ControlReply, ControlRequest, HookCallback, HookInput, McpMessage};
 pub use host::{HookAnswer, HostFrame, PermissionAnswer, ToolServerDeclaration};
-pub use launch::{Effort, Launch, PermissionMode, SettingSource};
+pub use launch::{Launch, PermissionMode, SettingSource};
 pub use message::{
     AssistantFrame, AssistantMessage, ContentBlock, DeferredToolUse, Delta, InitFrame, MirrorFrame,
     ModelUsage, PermissionDecision, ReplyMark, ResultFrame, RetryFrame, SystemFrame, TokenUsage,

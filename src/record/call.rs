@@ -14,6 +14,10 @@ use crate::turn::CallPlace;
 /// What the model reads when a call's outcome is unknown (G1).
 pub const OUTCOME_UNKNOWN_TEXT: &str = "The outcome of this call is unknown: it was started, and the process that ran it ended before a result was recorded. It may or may not have taken effect, and it will not be run again automatically. Check whether it did before you repeat it.";
 
+/// What the model reads when nobody decided about a call in time (spec/core.md 13).
+pub const EXPIRED_TEXT: &str =
+    "No one approved this call before the deadline; it did not run, so it is safe to call again.";
+
 /// How much of a call's arguments its record shows (spec/core.md 20), in characters.
 pub const ARGUMENTS_PREVIEW_CHARS: usize = 500;
 
@@ -119,6 +123,8 @@ pub enum ToolOutcome {
         /// What the person said, if anything.
         message: Option<String>,
     },
+    /// Nobody decided before the deadline.
+    Expired,
     /// It was passed over.
     Skipped {
         /// Why.
@@ -142,6 +148,8 @@ pub enum SkipReason {
     CallAgain,
     /// The CLI gave up the reply that asked for it.
     GivenUp,
+    /// The user steered the turn elsewhere before anybody decided.
+    Steered,
 }
 
 /// An outcome as its row holds it.
@@ -167,7 +175,7 @@ impl ToolOutcome {
         match self {
             Self::Succeeded { .. } => CallStatus::Succeeded,
             Self::Failed { .. } => CallStatus::Failed,
-            Self::Rejected { .. } => CallStatus::Rejected,
+            Self::Rejected { .. } | Self::Expired => CallStatus::Rejected,
             Self::Skipped { .. } => CallStatus::Skipped,
             Self::OutcomeUnknown => CallStatus::OutcomeUnknown,
         }
@@ -183,6 +191,12 @@ impl ToolOutcome {
                 message: Some(message),
             } => format!("The user rejected this call: {message}"),
             Self::Rejected { message: None } => "The user rejected this call.".to_owned(),
+            Self::Expired => EXPIRED_TEXT.to_owned(),
+            Self::Skipped {
+                reason: SkipReason::Steered,
+            } => {
+                format!("{NOT_RUN_PREFIX}: the user wrote something else meanwhile")
+            }
             Self::Skipped {
                 reason: SkipReason::TurnEnded,
             } => {
@@ -214,6 +228,7 @@ impl ToolOutcome {
             Self::Succeeded { .. } => false,
             Self::Failed { .. }
             | Self::Rejected { .. }
+            | Self::Expired
             | Self::Skipped { .. }
             | Self::OutcomeUnknown => true,
         }
@@ -298,6 +313,9 @@ pub struct CallRecord {
     pub starts: u32,
     /// When the model asked for it.
     pub requested_at: Timestamp,
+    /// Until when somebody may decide; `None` for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Timestamp>,
     /// Who decided, where somebody did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decider: Option<Decider>,
@@ -339,11 +357,22 @@ impl CallRecord {
             status: CallStatus::Requested,
             starts: 0,
             requested_at: now,
+            expires_at: None,
             decider: None,
             started_at: None,
             finished_at: None,
             extra: Map::new(),
         }
+    }
+
+    /// True when it was rejected because nobody decided in time.
+    #[must_use]
+    pub fn has_expired(&self) -> bool {
+        let is_late = match (self.expires_at, self.finished_at) {
+            (Some(expires_at), Some(finished_at)) => expires_at <= finished_at,
+            (_, _) => false,
+        };
+        is_late && self.decider.is_none() && self.status == CallStatus::Rejected
     }
 
     /// Returns the key under which every start of the call runs (G2).

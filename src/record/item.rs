@@ -11,7 +11,7 @@ use crate::ids::ClaudeSessionId;
 /// The framework's part of a stored message, verbatim JSON with a `kind`.
 ///
 /// Known kinds: `user_prompt` (`{"kind","text"}`), `claude_transcript`
-/// (`{"kind","session_id","entries"}`, since format 2 also `"provisional"`) and `turn_failure_note` (`{"kind","text"}`). A runner may
+/// (`{"kind","session_id","entries"}`, since format 2 also `"provisional"`) `turn_failure_note` and `partial_answer` (`{"kind","text"}`). A runner may
 /// store kinds of its own.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -27,6 +27,8 @@ pub enum ItemKind {
     ClaudeTranscript,
     /// What a failed turn did, for the next one.
     TurnFailureNote,
+    /// The beginning of an answer that was cut off; no CLI reads it.
+    PartialAnswer,
 }
 
 impl ItemKind {
@@ -37,6 +39,7 @@ impl ItemKind {
             Self::UserPrompt => "user_prompt",
             Self::ClaudeTranscript => "claude_transcript",
             Self::TurnFailureNote => "turn_failure_note",
+            Self::PartialAnswer => "partial_answer",
         }
     }
 }
@@ -51,6 +54,8 @@ pub enum ItemContent {
     ClaudeTranscript(ClaudeLines),
     /// What a failed turn did.
     TurnFailureNote(String),
+    /// The beginning of an answer that was cut off.
+    PartialAnswer(String),
     /// Another runner's item, by its kind.
     Other(String),
 }
@@ -102,6 +107,17 @@ impl FrameworkItem {
     pub fn turn_failure_note(text: &str) -> Result<Self, serde_json::Error> {
         Self::from_record(&TextItem {
             kind: ItemKind::TurnFailureNote.name().to_owned(),
+            text: text.to_owned(),
+        })
+    }
+
+    /// Makes the item of an answer that was cut off.
+    ///
+    /// # Errors
+    /// Never in practice: text is always JSON.
+    pub fn partial_answer(text: &str) -> Result<Self, serde_json::Error> {
+        Self::from_record(&TextItem {
+            kind: ItemKind::PartialAnswer.name().to_owned(),
             text: text.to_owned(),
         })
     }
@@ -162,6 +178,10 @@ impl FrameworkItem {
             ))
         } else if kind == ItemKind::TurnFailureNote.name() {
             Ok(ItemContent::TurnFailureNote(
+                serde_json::from_str::<TextItem>(self.as_str())?.text,
+            ))
+        } else if kind == ItemKind::PartialAnswer.name() {
+            Ok(ItemContent::PartialAnswer(
                 serde_json::from_str::<TextItem>(self.as_str())?.text,
             ))
         } else if kind == ItemKind::ClaudeTranscript.name() {

@@ -16,8 +16,10 @@ pub enum MessageRole {
     Assistant,
     /// The result of a call.
     Tool,
-    /// What this crate tells the model about a failed turn.
+    /// What this crate tells the model about a turn that ended without an answer.
     Note,
+    /// The beginning of an answer that was cut off by a cancel.
+    Partial,
     /// Nobody: transcript lines that belong to no message and are not shown.
     Hidden,
 }

@@ -18,7 +18,7 @@ mod tests;
 
 pub use call::{
     ARGUMENTS_PREVIEW_CHARS, ArgumentsDigest, CallRecord, CallStatus, Decider, Decision,
-    NOT_RUN_PREFIX, OUTCOME_UNKNOWN_TEXT, SkipReason, ToolOutcome,
+    EXPIRED_TEXT, NOT_RUN_PREFIX, OUTCOME_UNKNOWN_TEXT, SkipReason, ToolOutcome,
 };
 pub use entry::{EntryHead, TranscriptEntry};
 pub use item::{ClaudeLines, FrameworkItem, ItemContent, ItemKind};

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::*;
-use crate::event::{EventKind, SessionEvent};
+use crate::event::{EndReason, EventKind, SessionEvent};
 use crate::ids::{
     ClaudeSessionId, EventCursor, InterruptId, MessageId, SessionId, StepId, Timestamp, ToolCallId,
     TurnId,
@@ -250,9 +250,10 @@ fn events() -> Vec<SessionEvent> {
             tool_call_id: tool_call_id.clone(),
             tool_name,
             effect: ToolEffect::NonIdempotentWrite,
+            expires_at: None,
         },
         InterruptResolved {
-            interrupt_id,
+            interrupt_id: interrupt_id.clone(),
             approved: false,
         },
         TurnSuspended,
@@ -270,6 +271,26 @@ fn events() -> Vec<SessionEvent> {
         TurnCompleted,
         TurnFailed {
             class: crate::failure::FailureClass::PromptTooLong,
+        },
+        InterruptRequested {
+            interrupt_id: interrupt_id.clone(),
+            tool_call_id,
+            tool_name: "refund".to_owned(),
+            effect: ToolEffect::NonIdempotentWrite,
+            expires_at: Some(Timestamp(9_000)),
+        },
+        InterruptExpired { interrupt_id },
+        TurnCancelRequested,
+        TurnCancelled,
+        MessageDeleted { message_id },
+        MessageSteered { message_id },
+        MessageUndelivered { message_id },
+        SettingsChanged { revision: 1 },
+        SessionClosing {
+            reason: EndReason::Closed,
+        },
+        SessionEnded {
+            reason: EndReason::TimedOut,
         },
     ];
     let numbered = kinds.into_iter().zip(1..);

@@ -101,6 +101,7 @@ impl fmt::Debug for LivePiece {
 pub struct SegmentLink {
     updates: mpsc::UnboundedSender<SegmentUpdate>,
     revision: watch::Receiver<Revision>,
+    cancelled: Option<watch::Receiver<bool>>,
     waiting: Arc<Waiting>,
 }
 
@@ -114,8 +115,30 @@ impl SegmentLink {
         Self {
             updates,
             revision,
+            cancelled: None,
             waiting: Arc::default(),
         }
+    }
+
+    /// Adds the news that the turn is cancelled: `cancelled` turns true then.
+    #[must_use]
+    pub fn with_cancellation(mut self, cancelled: watch::Receiver<bool>) -> Self {
+        self.cancelled = Some(cancelled);
+        self
+    }
+
+    /// Returns once the turn is cancelled. The segment is to stop within a few seconds and to end with
+    /// [`RunModelOutcome::Cancelled`](crate::RunModelOutcome::Cancelled); after that time it is dropped.
+    ///
+    /// # Cancel safety
+    /// A dropped call loses nothing.
+    pub async fn cancelled(&self) {
+        if let Some(mut cancelled) = self.cancelled.clone()
+            && cancelled.wait_for(|it| *it).await.is_ok()
+        {
+            return;
+        }
+        std::future::pending().await
     }
 
     /// Delivers an event; when it returns `Ok`, the event is committed.

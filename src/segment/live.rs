@@ -79,6 +79,7 @@ impl Segment {
     #[must_use]
     pub fn is_idle(&self) -> bool {
         matches!(self.state, State::Running)
+            && !self.is_stopping()
             && self.live.unrecorded.is_empty()
             && self.recorded.held().next().is_some()
             && !self.recorded.has_started()
@@ -94,7 +95,9 @@ impl Segment {
     /// True when a commit of the session may answer a question of the CLI.
     #[must_use]
     pub fn watches_session(&self) -> bool {
-        matches!(self.state, State::Running) && self.recorded.held().next().is_some()
+        matches!(self.state, State::Running)
+            && !self.is_stopping()
+            && self.recorded.held().next().is_some()
     }
 
     /// Takes the news that the session was committed.
@@ -184,16 +187,22 @@ impl Segment {
         }
     }
 
-    pub(super) fn on_reply_mark(&mut self, mark: &ReplyMark) {
+    /// Counts what a reply used.
+    pub(super) fn count(&mut self, mark: &ReplyMark) {
         match mark {
-            ReplyMark::Started { usage, .. } => {
-                self.live.is_streaming = true;
-                self.meter.started(usage);
-            }
+            ReplyMark::Started { usage, .. } => self.meter.started(usage),
             ReplyMark::Used(usage) => self.meter.used(usage),
+            ReplyMark::Ended { .. } => self.meter.ended(),
+        }
+    }
+
+    pub(super) fn on_reply_mark(&mut self, mark: &ReplyMark) {
+        self.count(mark);
+        match mark {
+            ReplyMark::Started { .. } => self.live.is_streaming = true,
+            ReplyMark::Used(_) => {}
             ReplyMark::Ended { given_up } => {
                 self.live.is_streaming = false;
-                self.meter.ended();
                 if *given_up {
                     self.give_up_candidates();
                 }

@@ -7,6 +7,7 @@
 
 mod action;
 mod audit;
+mod cancel;
 mod cut;
 mod decide;
 mod failure;
@@ -41,6 +42,7 @@ use crate::record::ToolOutcome;
 use crate::turn::{RunModelOutcome, Usage};
 
 use audit::{Audit, ToolResult};
+use cancel::Stopping;
 use gate::ToolCallGate;
 use live::Live;
 use native::Native;
@@ -87,6 +89,7 @@ pub struct Segment {
     transcript: Transcript,
     meter: Meter,
     audit: Audit,
+    stopping: Stopping,
     // The turn is parked: the CLI gets no further line.
     is_silent: bool,
     // Requests of the CLI to the tool server that are not answered yet.
@@ -153,6 +156,7 @@ impl Segment {
             transcript,
             meter: Meter::default(),
             audit: Audit::default(),
+            stopping: Stopping::default(),
             is_silent: false,
             open_mcp: BTreeSet::new(),
             last_retry: None,
@@ -166,6 +170,10 @@ impl Segment {
     pub fn handle_frame(&mut self, frame: CliFrame) {
         if let State::Ended(_) = self.state {
             self.refuse_late(frame);
+            return;
+        }
+        if self.is_stopping() {
+            self.on_frame_while_stopping(frame);
             return;
         }
         match frame {
@@ -211,12 +219,15 @@ impl Segment {
 
     /// Takes a line that could not be read: what the CLI does is not understood any more.
     pub fn handle_protocol_error(&mut self, error: &ProtocolError) {
+        if self.is_stopping() {
+            return self.end_cancelled(Usage::default());
+        }
         self.end(Err(contract(error.to_string())));
     }
 
     /// Takes the session's grant: the start mark of the call is committed.
     pub fn handle_call_granted(&mut self, tool_call_id: &ToolCallId) {
-        let running = matches!(self.state, State::Running);
+        let running = matches!(self.state, State::Running) && !self.is_stopping();
         let next = self.recorded.granted(tool_call_id, running);
         self.follow(tool_call_id, next);
     }
@@ -251,6 +262,9 @@ impl Segment {
 
     /// Takes the end of the CLI's output.
     pub fn handle_end_of_output(&mut self, end: ProcessEnd<'_>) {
+        if self.is_stopping() {
+            return self.end_cancelled(Usage::default());
+        }
         self.end(Err(failure::of_process_end(end)));
     }
 
@@ -492,23 +506,24 @@ impl Segment {
         if self.is_silent {
             return;
         }
-        let reason = SEGMENT_OVER;
+        self.refuse(request_id, &request, SEGMENT_OVER);
+    }
+
+    /// Refuses what the CLI asks, in the form in which it takes a refusal.
+    fn refuse(&mut self, request_id: String, request: &ControlRequest, reason: &str) {
+        let reason = reason.to_owned();
         self.transmit.push_back(match request {
             ControlRequest::Hook(_) => HostFrame::Hook {
                 request_id,
-                answer: HookAnswer::Deny {
-                    reason: reason.to_owned(),
-                },
+                answer: HookAnswer::Deny { reason },
             },
             ControlRequest::CanUseTool(_) => HostFrame::Permission {
                 request_id,
-                answer: PermissionAnswer::Deny {
-                    message: reason.to_owned(),
-                },
+                answer: PermissionAnswer::Deny { message: reason },
             },
             ControlRequest::Mcp(_) | ControlRequest::Unknown { .. } => HostFrame::Error {
                 request_id,
-                error: reason.to_owned(),
+                error: reason,
             },
         });
     }

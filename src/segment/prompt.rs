@@ -62,6 +62,7 @@ pub fn read_conversation<'a>(
             ItemContent::UserPrompt(text) | ItemContent::TurnFailureNote(text) => {
                 conversation.unread.push(text);
             }
+            ItemContent::PartialAnswer(_) => {}
             ItemContent::ClaudeTranscript(lines) => conversation.add(lines),
             ItemContent::Other(kind) => {
                 return Err(AttemptFailure::new(

@@ -569,6 +569,7 @@ pub(super) fn told_text(outcome: &ToolOutcome) -> String {
         ),
         ToolOutcome::Failed { .. }
         | ToolOutcome::Rejected { .. }
+        | ToolOutcome::Expired
         | ToolOutcome::Skipped { .. }
         | ToolOutcome::OutcomeUnknown => outcome.model_text(),
     }

@@ -74,6 +74,9 @@ impl Reduction {
             self.settle_start_without_end(index, wait_after_loss(starts))?;
             return self.go_on_when_calls_are_over();
         }
+        if self.turn()?.ending.is_some() {
+            return self.leave_attempt(step_id, Duration::ZERO);
+        }
         let turn = self.turn_mut()?;
         turn.lost_attempts += 1;
         let losses = turn.lost_attempts;
@@ -107,6 +110,9 @@ impl Reduction {
     /// `wait`; but while calls are open the turn is parked, and no CLI starts before all are over.
     pub(super) fn leave_attempt(&mut self, step_id: StepId, wait: Duration) -> Result<(), Bug> {
         self.settle_calls_started_in_segment()?;
+        if self.turn()?.ending.is_some() {
+            return self.end_ending_turn();
+        }
         if self.turn_mut()?.is_ready_for_segment() {
             self.keep_one_call_for_segment()?;
             let now = self.now;
@@ -189,7 +195,7 @@ impl Reduction {
         let turn = self.turn_mut()?;
         let own = match &mut turn.phase {
             Phase::RunModel(execution) => Some(execution),
-            Phase::Calls => None,
+            Phase::Calls | Phase::Steering => None,
         };
         let calls = turn.calls.iter_mut().filter_map(|it| match &mut it.step {
             CallStep::Execute(execution) => Some(execution),
@@ -209,7 +215,7 @@ impl Reduction {
     pub(super) fn is_running_segment(&self, attempt: &AttemptKey) -> bool {
         match self.state.turn.as_ref().map(|it| &it.phase) {
             Some(Phase::RunModel(execution)) => execution.is_running(attempt),
-            Some(Phase::Calls) | None => false,
+            Some(Phase::Calls | Phase::Steering) | None => false,
         }
     }
 }

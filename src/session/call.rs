@@ -34,6 +34,8 @@ impl Reduction {
         }
         let waits = call.policy.requires_approval() && record.decider.is_none();
         let step = if waits {
+            let deadline = call.policy.approval_deadline;
+            record.expires_at = deadline.map(|it| self.now.after(it));
             CallStep::AwaitToolApproval(step_id)
         } else {
             record.status = CallStatus::Decided;
@@ -54,6 +56,7 @@ impl Reduction {
             interrupt_id.as_str(),
             call.arguments.into_bytes(),
         );
+        let expires_at = state.record.expires_at;
         let kind = if waits {
             StepKind::AwaitToolApproval
         } else {
@@ -78,6 +81,7 @@ impl Reduction {
                     tool_call_id: call.tool_call_id,
                     tool_name: call.tool_name,
                     effect: call.policy.effect,
+                    expires_at,
                 },
             );
         }
@@ -210,12 +214,12 @@ impl Reduction {
 
     /// Starts the next segment when no call needs a person or a Step of its own any more.
     pub(super) fn go_on_when_calls_are_over(&mut self) -> Result<(), Bug> {
-        let turn = self.turn_mut()?;
+        let turn = self.turn()?;
         if !turn.is_ready_for_segment() || !matches!(turn.phase, Phase::Calls) {
             return Ok(());
         }
-        if let Some(failure) = turn.ending.take() {
-            return self.fail_turn(failure);
+        if turn.ending.is_some() {
+            return self.end_ending_turn();
         }
         self.keep_one_call_for_segment()?;
         let turn_id = self.turn_mut()?.turn_id;
@@ -363,6 +367,7 @@ fn cut_outcome(outcome: ToolOutcome) -> ToolOutcome {
         },
         ToolOutcome::Failed { error } => ToolOutcome::Failed { error: cut(error) },
         ToolOutcome::Rejected { .. }
+        | ToolOutcome::Expired
         | ToolOutcome::Skipped { .. }
         | ToolOutcome::OutcomeUnknown => outcome,
     }

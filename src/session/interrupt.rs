@@ -53,6 +53,9 @@ impl Reduction {
         if digest.is_some_and(|it| it != call.record.digest) {
             return Err(Refusal::DigestMismatch { interrupt_id }.into());
         }
+        if call.expires_at().is_some_and(|at| at <= self.now) {
+            return Err(Refusal::Expired { interrupt_id }.into());
+        }
         match call.step {
             CallStep::AwaitToolApproval(_) => {}
             CallStep::Execute(_)
@@ -109,6 +112,7 @@ pub(crate) fn answer_again(
             decision: Some(decider.decision.clone()),
             decided_by: decider.decided_by.clone(),
         }),
+        None if record.has_expired() => Err(Refusal::Expired { interrupt_id }),
         None => Err(Refusal::AlreadyResolved {
             interrupt_id,
             decision: None,
@@ -127,7 +131,7 @@ pub(crate) fn normalized(decision: Decision) -> Decision {
     }
 }
 
-fn check_length(field: &'static str, text: Option<&str>) -> Result<(), Refusal> {
+pub(super) fn check_length(field: &'static str, text: Option<&str>) -> Result<(), Refusal> {
     if text.is_some_and(|it| it.len() > RESOLVER_BYTES_MAX) {
         return Err(Refusal::FieldTooLong {
             field,

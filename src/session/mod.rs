@@ -9,8 +9,11 @@
 mod attempt;
 mod call;
 mod checkpoint;
+mod ending;
 mod interrupt;
+mod lifetime;
 mod note;
+mod queue;
 mod reduction;
 mod segment_report;
 mod state;
@@ -20,23 +23,30 @@ mod turn;
 #[cfg(test)]
 mod tests;
 
+use crate::event::EndReason;
 use crate::failure::AttemptFailure;
-use crate::ids::{InterruptId, LeaseEpoch, MessageId, Nonce, StepId, Timestamp, ToolCallId};
+use crate::ids::{
+    InterruptId, LeaseEpoch, MessageId, Nonce, StepId, Timestamp, ToolCallId, TurnId,
+};
 use crate::record::Decision;
+use crate::settings::SessionSettings;
 use crate::turn::{RunModelOutcome, SegmentEvent, ToolCallEnd};
 
+pub use ending::PARTIAL_ANSWER_BYTES_MAX;
 pub use interrupt::{RESOLVER_BYTES_MAX, Resolution};
 pub(crate) use interrupt::{answer_again, normalized};
+pub use lifetime::{CloseMode, SETTINGS_BYTES_MAX};
+pub use queue::{MESSAGE_BYTES_MAX, QUEUE_BYTES_MAX, QUEUE_MESSAGES_MAX, Steering};
 pub use reduction::{Reduction, create};
 pub use state::{
-    ActiveTurn, CallState, CallStep, CarriedApproval, Counters, METADATA_BYTES_MAX, NOT_CREATED,
-    Phase, QueuedMessage, STATE_BYTES_MAX, SessionState, TurnFailure,
+    ActiveTurn, CallState, CallStep, Cancellation, CarriedApproval, Counters, Lifetime,
+    METADATA_BYTES_MAX, NOT_CREATED, Phase, QueuedMessage, STATE_BYTES_MAX, SessionState, Settings,
+    TurnEnding, TurnFailure,
 };
 pub use step::{
     AttemptKey, CALL_STARTS_MAX, LOST_ATTEMPTS_MAX, RUN_MODEL_FAILURES_MAX, RunningAttempt,
     SEGMENTS_MAX, StepExecution,
 };
-pub use turn::{MESSAGE_BYTES_MAX, QUEUE_BYTES_MAX, QUEUE_MESSAGES_MAX};
 
 /// Something that happened to a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,6 +59,48 @@ pub enum Input {
     },
     /// A client answers an interrupt.
     ResolveInterrupt(Resolution),
+    /// A client ends the active turn.
+    CancelTurn {
+        /// The turn that the client saw; another one is not cancelled. `None` for whichever it is.
+        turn_id: Option<TurnId>,
+        /// What the model is told, if anything.
+        reason: Option<String>,
+    },
+    /// The author of a queued message takes it back.
+    DeleteQueuedMessage {
+        /// Which message.
+        message_id: MessageId,
+    },
+    /// The author of a queued message sends another one instead, behind all others.
+    EditQueuedMessage {
+        /// Which message.
+        message_id: MessageId,
+        /// What it says now.
+        text: String,
+    },
+    /// A message goes into the running turn.
+    SteerUserMessage(Steering),
+    /// A client closes the session.
+    CloseSession {
+        /// What becomes of the turn that is active and of messages that wait.
+        mode: CloseMode,
+    },
+    /// A client changes the settings of later turns.
+    UpdateSettings {
+        /// The revision that the client saw; another one is not replaced.
+        expected_revision: u64,
+        /// The new settings, all of them.
+        settings: SessionSettings,
+    },
+    /// A deadline has passed.
+    TimePassed,
+    /// The owner puts the first steered message into the turn; its text comes from the message's row.
+    TakeSteered {
+        /// The first steered message.
+        message_id: MessageId,
+        /// Its text.
+        text: String,
+    },
     /// The owner takes the next queued message; its text comes from the message's row.
     StartTurn {
         /// The first message of the queue.
@@ -109,6 +161,23 @@ pub enum Reply {
         /// True when nothing changed.
         duplicate: bool,
     },
+    /// A turn is cancelled; it is over as soon as what still runs for it has stopped.
+    TurnCancelled {
+        /// Which turn.
+        turn_id: TurnId,
+        /// True when nothing changed.
+        duplicate: bool,
+    },
+    /// The session takes nothing new; it is over as soon as what still runs has stopped.
+    SessionClosing {
+        /// True when nothing changed.
+        duplicate: bool,
+    },
+    /// The settings are changed.
+    SettingsUpdated {
+        /// Their revision now.
+        revision: u64,
+    },
     /// An attempt may act now.
     Granted(RunningAttempt),
     /// The Step is due later.
@@ -152,6 +221,39 @@ pub enum Refusal {
     UnknownInterrupt {
         /// The id that was given.
         interrupt_id: InterruptId,
+    },
+    /// The session is over or about to be.
+    #[error("the session takes nothing new, because it ended or is about to")]
+    SessionEnded {
+        /// Why.
+        reason: EndReason,
+    },
+    /// A turn is active or a message waits, and closing was not to disturb it.
+    #[error("the session has a turn or a message that waits")]
+    SessionBusy,
+    /// No message with this id waits: it was taken up or deleted.
+    #[error("message {message_id} does not wait")]
+    UnknownMessage {
+        /// The id that was given.
+        message_id: MessageId,
+    },
+    /// Somebody changed the settings meanwhile.
+    #[error("the settings have revision {revision} by now")]
+    SettingsChanged {
+        /// Their revision.
+        revision: u64,
+    },
+    /// The deadline of the decision has passed.
+    #[error("the time to decide about interrupt {interrupt_id} is over")]
+    Expired {
+        /// The id that was given.
+        interrupt_id: InterruptId,
+    },
+    /// There is no turn to cancel, or another one is active by now.
+    #[error("the turn is not active")]
+    TurnNotActive {
+        /// The turn that is active.
+        active: Option<TurnId>,
     },
     /// Somebody has decided otherwise.
     #[error("interrupt {interrupt_id} is already resolved")]
@@ -216,6 +318,17 @@ pub fn reduce(
     let reply = match input {
         Input::SendUserMessage { text } => reduction.send_user_message(text)?,
         Input::ResolveInterrupt(resolution) => reduction.resolve_interrupt(resolution)?,
+        Input::CancelTurn { turn_id, reason } => reduction.cancel_turn(turn_id, reason)?,
+        Input::DeleteQueuedMessage { message_id } => reduction.delete_queued(message_id)?,
+        Input::EditQueuedMessage { message_id, text } => reduction.edit_queued(message_id, text)?,
+        Input::SteerUserMessage(steering) => reduction.steer(steering)?,
+        Input::CloseSession { mode } => reduction.close_session(mode)?,
+        Input::UpdateSettings {
+            expected_revision,
+            settings,
+        } => reduction.update_settings(expected_revision, settings)?,
+        Input::TimePassed => reduction.let_time_pass()?,
+        Input::TakeSteered { message_id, text } => reduction.take_steered(message_id, text)?,
         Input::StartTurn { message_id, text } => reduction.start_queued_turn(message_id, text)?,
         Input::BeginAttempt {
             step_id,
@@ -238,6 +351,16 @@ pub enum DueStep {
     StartTurn {
         /// That message.
         message_id: MessageId,
+    },
+    /// Put the first steered message into the turn.
+    TakeSteered {
+        /// That message.
+        message_id: MessageId,
+    },
+    /// Time alone changes something.
+    PassTime {
+        /// When.
+        at: Timestamp,
     },
     /// Run a segment.
     RunModel {
@@ -262,7 +385,7 @@ impl DueStep {
     #[must_use]
     pub const fn step_id(&self) -> Option<StepId> {
         match self {
-            Self::StartTurn { .. } => None,
+            Self::StartTurn { .. } | Self::TakeSteered { .. } | Self::PassTime { .. } => None,
             Self::RunModel { step_id, .. } | Self::CallTool { step_id, .. } => Some(*step_id),
         }
     }
@@ -272,15 +395,22 @@ impl DueStep {
 /// shows when its attempt is asked for under a larger epoch.
 #[must_use]
 pub fn due_steps(state: &SessionState) -> Vec<DueStep> {
+    let timer = state.next_timer().map(|at| DueStep::PassTime { at });
+    timer.into_iter().chain(due_work(state)).collect()
+}
+
+fn due_work(state: &SessionState) -> Vec<DueStep> {
+    let message_of = |it: &QueuedMessage| it.message_id;
     let Some(turn) = &state.turn else {
-        let next = state.queue.first();
-        return next
-            .map(|it| DueStep::StartTurn {
-                message_id: it.message_id,
-            })
-            .into_iter()
-            .collect();
+        let next = state.queue.first().map(message_of);
+        let start = next.map(|message_id| DueStep::StartTurn { message_id });
+        return start.into_iter().collect();
     };
+    if let Phase::Steering = turn.phase {
+        let next = turn.steered.first().map(message_of);
+        let take = next.map(|message_id| DueStep::TakeSteered { message_id });
+        return take.into_iter().collect();
+    }
     let due_of = |execution: &StepExecution| {
         let call = turn.calls.iter().find(
             |it| matches!(&it.step, CallStep::Execute(own) if own.step_id == execution.step_id),

@@ -1,15 +1,24 @@
-//! What the model is told about a turn that failed (spec/core.md 20).
+//! What the model is told about a turn that ended without an answer (spec/core.md 20).
 
 use std::fmt::Write as _;
 
-use super::state::CallState;
-use crate::failure::FailureClass;
+use super::state::{CallState, Cancellation, TurnEnding};
 use crate::record::CallStatus;
 
-/// Writes the note of a failed turn. It lists every gated call with its arguments (cut) and its
-/// end, because their effects stay although their results leave the conversation (G3).
-pub(super) fn turn_failure(class: FailureClass, calls: &[CallState]) -> String {
-    let mut note = format!("[The previous turn failed ({class}) and its answer is lost.]");
+/// How much of an answer that was cut off the model is told, in bytes: its beginning.
+const PARTIAL_BYTES_MAX: usize = 2_000;
+
+/// Writes the note of a turn that ended without an answer. It lists every gated call with its
+/// arguments (cut) and its end, because their effects stay although their results leave the
+/// conversation (G3).
+pub(super) fn turn_ended(ending: &TurnEnding, calls: &[CallState]) -> String {
+    let mut note = match ending {
+        TurnEnding::Failed(failure) => {
+            let class = failure.class;
+            format!("[The previous turn failed ({class}) and its answer is lost.]")
+        }
+        TurnEnding::Cancelled(cancellation) => cancelled(cancellation),
+    };
     if calls.is_empty() {
         return note;
     }
@@ -28,6 +37,22 @@ pub(super) fn turn_failure(class: FailureClass, calls: &[CallState]) -> String {
     note
 }
 
+fn cancelled(cancellation: &Cancellation) -> String {
+    let mut note = match &cancellation.reason {
+        Some(reason) => format!("[The user cancelled the previous turn: {reason}]"),
+        None => "[The user cancelled the previous turn.]".to_owned(),
+    };
+    if let Some(partial) = &cancellation.partial {
+        let end = partial.floor_char_boundary(PARTIAL_BYTES_MAX);
+        let _ = write!(
+            note,
+            "\n[The user saw this much of its answer: {}]",
+            &partial[..end]
+        );
+    }
+    note
+}
+
 const fn fate(status: CallStatus) -> &'static str {
     match status {
         CallStatus::Succeeded => "succeeded; do not repeat it",
@@ -37,7 +62,7 @@ const fn fate(status: CallStatus) -> &'static str {
         CallStatus::OutcomeUnknown | CallStatus::Unrecognized => {
             "its outcome is unknown: check before you repeat it"
         }
-        // A failed turn leaves no call open.
+        // A turn that is over leaves no call open.
         CallStatus::Requested | CallStatus::Decided | CallStatus::Started => "still open",
     }
 }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::state::{ActiveTurn, CallState, Counters, STATE_BYTES_MAX, SessionState};
+use super::state::{
+    ActiveTurn, CallState, Counters, Lifetime, STATE_BYTES_MAX, SessionState, Settings,
+};
 use super::{Bug, ReduceError, Reply};
 use crate::commit::{Chunk, ChunkCodec, Commit, EventRow, RowChange, RowKey, RowKind};
 use crate::event::{EventKind, SessionEvent};
@@ -35,6 +37,7 @@ pub fn create(
     tenant: Option<Tenant>,
     metadata: BTreeMap<String, String>,
     start_digest: String,
+    ends_at: Option<Timestamp>,
     now: Timestamp,
 ) -> Reduction {
     let state = SessionState {
@@ -46,6 +49,9 @@ pub fn create(
         created_at: now,
         start_digest,
         counters: Counters::default(),
+        ends_at,
+        lifetime: Lifetime::Open,
+        settings: Settings::default(),
         head: None,
         queue: Vec::new(),
         turn: None,
@@ -130,6 +136,7 @@ impl Reduction {
     }
 
     pub(super) fn finish(mut self, reply: Reply) -> Result<Self, ReduceError> {
+        self.end_closed_session();
         check_invariants(&self.state)?;
         self.reply = reply;
         Ok(self)
@@ -220,6 +227,7 @@ impl Reduction {
             MessageRole::Note => FrameworkItem::turn_failure_note(&text),
             MessageRole::User
             | MessageRole::Assistant
+            | MessageRole::Partial
             | MessageRole::Tool
             | MessageRole::Hidden => FrameworkItem::user_prompt(&text),
         };
@@ -297,6 +305,9 @@ fn check_invariants(state: &SessionState) -> Result<(), Bug> {
                 invariant: "no segment is due while calls are open",
             })
         }
-        super::Phase::Calls | super::Phase::RunModel(_) => Ok(()),
+        super::Phase::Steering if turn.steered.is_empty() => Err(Bug {
+            invariant: "a turn is steered by a message",
+        }),
+        super::Phase::Calls | super::Phase::RunModel(_) | super::Phase::Steering => Ok(()),
     }
 }

@@ -19,6 +19,9 @@ impl Reduction {
             return Ok(Reply::Superseded);
         }
         let turn_id = self.turn()?.turn_id;
+        if self.turn()?.ending.is_some() && !event.is_about_the_past() {
+            return Ok(Reply::CallNotPermitted);
+        }
         match event {
             SegmentEvent::Checkpoint(progress) => self.checkpoint(attempt, progress),
             SegmentEvent::ParkRequested(progress) => self.park_requested(attempt, progress),
@@ -131,6 +134,11 @@ impl Reduction {
         if !self.is_running_segment(attempt) {
             return Ok(Reply::Superseded);
         }
+        if self.turn()?.ending.is_some() {
+            let (partial, usage) = end.map_or((None, Usage::default()), RunModelOutcome::partial);
+            self.segment_stopped(attempt, partial, usage)?;
+            return Ok(Reply::Done);
+        }
         match end {
             Ok(RunModelOutcome::TurnCompleted { messages, usage }) => {
                 if self.turn_mut()?.is_ready_or_started_in_segment() {
@@ -142,8 +150,8 @@ impl Reduction {
                     self.fail_attempt(attempt, failure)?;
                 }
             }
-            Ok(RunModelOutcome::Parked) => {
-                let detail = "a segment parked without asking for it";
+            Ok(RunModelOutcome::Parked | RunModelOutcome::Cancelled { .. }) => {
+                let detail = "a segment parked or was cancelled without being asked to";
                 let failure = AttemptFailure::new(FailureClass::Runner, detail);
                 self.fail_attempt(attempt, failure)?;
             }

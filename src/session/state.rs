@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::step::StepExecution;
 use crate::commit::{SessionStatus, SessionSummary};
+use crate::event::EndReason;
 use crate::failure::AttemptFailure;
 use crate::ids::{
     ChunkId, FlowType, InterruptId, LeaseEpoch, MessageId, Revision, SessionId, StepId, Tenant,
@@ -15,6 +16,7 @@ use crate::ids::{
 use crate::record::{
     ArgumentsDigest, CallRecord, CallStatus, Decider, FORMAT, RecordError, read_record,
 };
+use crate::settings::SessionSettings;
 use crate::turn::{CallPlace, Usage};
 
 /// The largest state that is stored, in bytes (design.md 3).
@@ -52,6 +54,15 @@ pub struct SessionState {
     pub start_digest: String,
     /// The last numbers that were given out.
     pub counters: Counters,
+    /// When the session ends at the latest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends_at: Option<Timestamp>,
+    /// Whether it takes messages, and if not, why.
+    #[serde(default, skip_serializing_if = "Lifetime::is_open")]
+    pub lifetime: Lifetime,
+    /// What turns that start from now on run with.
+    #[serde(default, skip_serializing_if = "Settings::is_first")]
+    pub settings: Settings,
     /// The end of the conversation.
     pub head: Option<ChunkId>,
     /// Accepted messages that no turn has consumed, oldest first (G6).
@@ -66,6 +77,71 @@ pub struct SessionState {
     /// Fields of a newer version, kept as they are (G12).
     #[serde(flatten)]
     pub extra: Map<String, Value>,
+}
+
+/// Whether a session takes messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Lifetime {
+    /// It does.
+    #[default]
+    Open,
+    /// It ends with its last turn.
+    Closing(EndReason),
+    /// It is over.
+    Ended {
+        /// Why.
+        reason: EndReason,
+        /// Since when.
+        at: Timestamp,
+    },
+}
+
+impl Lifetime {
+    /// True while the session takes messages.
+    #[must_use]
+    pub const fn is_open(&self) -> bool {
+        match self {
+            Self::Open => true,
+            Self::Closing(_) | Self::Ended { .. } => false,
+        }
+    }
+
+    /// Returns why it is over or about to be.
+    #[must_use]
+    pub const fn end_reason(&self) -> Option<EndReason> {
+        match self {
+            Self::Open => None,
+            Self::Closing(reason) | Self::Ended { reason, .. } => Some(*reason),
+        }
+    }
+
+    /// True once the session is over.
+    #[must_use]
+    pub const fn is_ended(&self) -> bool {
+        match self {
+            Self::Ended { .. } => true,
+            Self::Open | Self::Closing(_) => false,
+        }
+    }
+}
+
+/// The settings of a session, and how often they were changed.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Settings {
+    /// How often they were changed.
+    pub revision: u64,
+    /// What they are.
+    #[serde(flatten)]
+    pub values: SessionSettings,
+}
+
+impl Settings {
+    fn is_first(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// The last numbers that were given out; the next one is one more.
@@ -124,9 +200,41 @@ pub struct ActiveTurn {
     /// with the same input.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub carried: Vec<CarriedApproval>,
-    /// Why the turn ends as soon as the calls that still run are over.
+    /// What its segments run with.
+    #[serde(default, skip_serializing_if = "SessionSettings::is_default")]
+    pub settings: SessionSettings,
+    /// Messages that go into this turn when the model has answered, oldest first (N18).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steered: Vec<QueuedMessage>,
+    /// How the turn ends as soon as what still runs for it is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ending: Option<AttemptFailure>,
+    pub ending: Option<TurnEnding>,
+}
+
+/// How a turn ends without an answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+// Without a tag, because a failure was stored by itself before a turn could be cancelled.
+#[serde(untagged)]
+#[non_exhaustive]
+pub enum TurnEnding {
+    /// It failed.
+    Failed(AttemptFailure),
+    /// Somebody cancelled it.
+    Cancelled(Cancellation),
+}
+
+/// Who ended a turn, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Cancellation {
+    /// When it was committed.
+    pub cancelled_at: Timestamp,
+    /// What the model is told, if anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The part of the answer that people saw, once the segment has stopped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partial: Option<String>,
 }
 
 /// An approval that holds for the same call made again.
@@ -150,6 +258,8 @@ pub enum Phase {
     RunModel(StepExecution),
     /// The calls of the last reply are decided and run.
     Calls,
+    /// The model has answered, and the first steered message goes in next.
+    Steering,
 }
 
 /// A gated call of the active turn.
@@ -226,6 +336,7 @@ impl SessionState {
     #[must_use]
     pub fn status(&self) -> SessionStatus {
         match &self.turn {
+            _ if self.lifetime.is_ended() => SessionStatus::Ended,
             None if self.queue.is_empty() => SessionStatus::Idle,
             None => SessionStatus::Running,
             Some(turn) if turn.waits_for_people() => SessionStatus::AwaitingApproval,
@@ -236,11 +347,26 @@ impl SessionState {
     /// Returns when a worker has something to do: a past time for at once, `None` for never.
     #[must_use]
     pub fn due_at(&self) -> Option<Timestamp> {
-        match &self.turn {
+        let work = match &self.turn {
             None if self.queue.is_empty() => None,
             None => Some(Timestamp(0)),
+            Some(turn) if matches!(turn.phase, Phase::Steering) => Some(Timestamp(0)),
             Some(turn) => turn.executions().map(|it| it.not_before).min(),
+        };
+        work.into_iter().chain(self.next_timer()).min()
+    }
+
+    /// Returns when time alone changes something: a deadline of a decision, or of the session.
+    #[must_use]
+    pub fn next_timer(&self) -> Option<Timestamp> {
+        if self.lifetime.is_ended() {
+            return None;
         }
+        let calls = self.turn.iter().flat_map(|it| &it.calls);
+        let decisions = calls.filter_map(CallState::expires_at);
+        let is_open = self.lifetime.is_open();
+        let end = self.ends_at.filter(|_| is_open);
+        decisions.chain(end).min()
     }
 
     /// Returns what the session is listed by.
@@ -263,7 +389,7 @@ impl ActiveTurn {
     pub fn executions(&self) -> impl Iterator<Item = &StepExecution> {
         let segment = match &self.phase {
             Phase::RunModel(execution) => Some(execution),
-            Phase::Calls => None,
+            Phase::Calls | Phase::Steering => None,
         };
         let calls = self
             .calls
@@ -297,11 +423,20 @@ impl ActiveTurn {
     pub fn is_next_in_order(&self, index: usize) -> bool {
         let has_segment = match &self.phase {
             Phase::RunModel(_) => true,
-            Phase::Calls => false,
+            Phase::Calls | Phase::Steering => false,
         };
         self.calls.iter().take(index).all(|earlier| {
             earlier.record.status.is_final() || (!has_segment && earlier.is_for_next_segment())
         })
+    }
+
+    /// True once somebody cancelled it.
+    #[must_use]
+    pub const fn is_cancelled(&self) -> bool {
+        match self.ending {
+            Some(TurnEnding::Cancelled(_)) => true,
+            Some(TurnEnding::Failed(_)) | None => false,
+        }
     }
 
     /// True when every call is over, or is all the next segment's.
@@ -332,6 +467,16 @@ impl CallState {
     #[must_use]
     pub fn interrupt_id(&self) -> InterruptId {
         InterruptId::of_call(self.record.turn_id, &self.record.tool_call_id)
+    }
+
+    /// Returns when nobody may decide about it any more.
+    #[must_use]
+    pub const fn expires_at(&self) -> Option<Timestamp> {
+        if self.awaits_approval() {
+            self.record.expires_at
+        } else {
+            None
+        }
     }
 
     /// True when a person has to decide about it.

@@ -5,6 +5,8 @@
     reason = "all scenarios have one shape, and some restart the engine"
 )]
 
+mod wishes;
+
 use std::future::Future;
 use std::pin::Pin;
 
@@ -13,6 +15,8 @@ use abide::record::{MessageRole, OUTCOME_UNKNOWN_TEXT, ToolOutcome};
 use abide::store::SessionStatus;
 
 use crate::support::World;
+
+pub(crate) use wishes::WISHES;
 
 /// A scenario by its name.
 pub(crate) struct Scenario {
@@ -434,7 +438,7 @@ async fn three_messages(world: &mut World) {
 /// Every scenario on the fake CLI, which asserts on all that it receives.
 #[tokio::test]
 async fn every_scenario_runs_on_the_fake_cli() {
-    for scenario in ALL {
+    for scenario in ALL.iter().chain(WISHES) {
         println!("scenario: {}", scenario.name);
         let mut world = World::fake().await;
         (scenario.run)(&mut world).await;

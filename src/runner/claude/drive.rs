@@ -26,6 +26,12 @@ const EXIT_GRACE: Duration = Duration::from_secs(2);
 /// How much of stderr becomes part of a failure, in bytes: its end says what went wrong.
 const STDERR_BYTES_MAX: usize = 1_000;
 
+/// How long a tool of the CLI may go on when its turn is cancelled.
+const CALL_PATIENCE: Duration = Duration::from_secs(4);
+
+/// How long a CLI that was interrupted may take to say so.
+const INTERRUPT_PATIENCE: Duration = Duration::from_secs(3);
+
 /// A longer live window is as good as none: it is never met.
 const WINDOW_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
@@ -45,6 +51,10 @@ enum Happened {
     Committed(Revision),
     /// People had their time.
     WindowOver,
+    /// The turn is cancelled.
+    Cancelled,
+    /// The segment had its time to stop.
+    StopPatienceOver,
 }
 
 /// What the options say about the CLI's version and about waiting, and what of them no failure may
@@ -84,6 +94,8 @@ struct Driver {
     seen: Revision,
     window: Window,
     slot: Option<ProcessSlot>,
+    // When a segment that is stopping has had its time.
+    stop_patience: Option<Instant>,
 }
 
 /// How long the process waits for people.
@@ -130,6 +142,7 @@ pub(super) async fn drive(
         seen: Revision(0),
         window,
         slot,
+        stop_patience: None,
     };
     match driver.run().await {
         Ok(()) => driver.finish(),
@@ -170,6 +183,10 @@ impl Driver {
     /// goes on.
     async fn keep_place(&mut self) {
         let Some(slot) = &mut self.slot else { return };
+        if self.segment.is_stopping() {
+            // Stopping is no work that others have to wait for.
+            return;
+        }
         if self.segment.is_idle() {
             slot.wait();
         } else if !self.segment.is_ended() {
@@ -201,11 +218,30 @@ impl Driver {
                     self.seen = revision;
                     self.segment.handle_session_changed();
                 }
+                Happened::Cancelled => self.stop(),
+                Happened::StopPatienceOver => {
+                    self.segment.handle_cancel_patience_over();
+                    self.stop_patience = Some(Instant::now() + INTERRUPT_PATIENCE);
+                }
                 Happened::WindowOver => {
                     self.window.ends = None;
                     self.segment.handle_window_over();
                 }
             }
+        }
+    }
+
+    /// The turn is cancelled: a call that runs in the CLI gets some time, and then the CLI.
+    fn stop(&mut self) {
+        self.segment.handle_cancel();
+        self.stop_patience = Some(Instant::now() + self.stop_time());
+    }
+
+    const fn stop_time(&self) -> Duration {
+        if self.segment.is_interrupted() {
+            INTERRUPT_PATIENCE
+        } else {
+            CALL_PATIENCE
         }
     }
 
@@ -235,6 +271,14 @@ impl Driver {
                 None => std::future::pending().await,
             }
         };
+        let stop_patience = self.stop_patience;
+        let patience_over = async {
+            match stop_patience {
+                Some(at) => tokio::time::sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        let is_stopping = self.segment.is_stopping();
         let watches = self.segment.watches_session();
         let mut link = self.link.clone();
         let committed = async {
@@ -256,6 +300,8 @@ impl Driver {
             (id, answer) = self.hooks.next_answer() => Happened::Hooks(id, answer),
             (event, answer) = delivery => Happened::Session(event, answer),
             revision = committed, if watches => Happened::Committed(revision),
+            () = self.link.cancelled(), if !is_stopping => Happened::Cancelled,
+            () = patience_over => Happened::StopPatienceOver,
             () = window => Happened::WindowOver,
             // Another process needs the place more.
             () = evicted, if waits_for_people => Happened::WindowOver,
@@ -413,6 +459,14 @@ impl Driver {
                 | SegmentEvent::InlineCallFinished { .. },
                 SegmentReply::Accepted,
             ) => {}
+            // Only a turn that is cancelled is not asked for its calls any more.
+            (
+                SegmentEvent::Checkpoint(_)
+                | SegmentEvent::ParkRequested(_)
+                | SegmentEvent::CallStanding { .. },
+                SegmentReply::NotPermitted,
+            ) if !self.segment.is_stopping() => self.stop(),
+            (_, SegmentReply::NotPermitted) if self.segment.is_stopping() => {}
             (event, answer) => {
                 return Err(AttemptFailure::new(
                     FailureClass::Runner,

@@ -123,10 +123,11 @@ impl ClaudeAgentRunner {
 
     /// Returns what one segment runs with.
     fn options(&self, context: &RunModelContext) -> Result<ClaudeAgentOptions, AttemptFailure> {
-        let options = match &self.options {
+        let mut options = match &self.options {
             OptionsSource::Fixed(options) => options.as_ref().clone(),
             OptionsSource::PerAttempt(options) => options(context)?,
         };
+        options.apply(&context.settings);
         options
             .check(self.agent_tools())
             .map_err(|error| AttemptFailure::new(FailureClass::Options, error.to_string()))?;

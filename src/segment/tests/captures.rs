@@ -42,7 +42,7 @@ fn completed(stepper: Stepper) -> (Vec<NewMessage>, Usage) {
     match stepper.finish().unwrap() {
         RunModelOutcome::TurnCompleted { messages, usage } => (messages, usage),
         RunModelOutcome::ToolCallsRequested { calls, .. } => panic!("{calls:?}"),
-        RunModelOutcome::Parked => panic!("parked"),
+        RunModelOutcome::Parked | RunModelOutcome::Cancelled { .. } => panic!("no answer"),
     }
 }
 

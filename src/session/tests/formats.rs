@@ -14,6 +14,7 @@ fn states() -> Vec<(&'static str, SessionState)> {
         Some(Tenant::new("acme").unwrap()),
         BTreeMap::from([("order".to_owned(), "42".to_owned())]),
         "digest".to_owned(),
+        None,
         START,
     );
     all.push(("state_idle.json", created.state));
@@ -54,6 +55,23 @@ fn states() -> Vec<(&'static str, SessionState)> {
     all.push(("state_retry.json", world.state.clone()));
     world.fail_turn();
     all.push(("state_after_failure.json", world.state));
+
+    let mut world = World::with_calls(vec![with_deadline(call("c1", write, CallPlace::Step))]);
+    all.push(("state_awaiting_with_deadline.json", world.state.clone()));
+    world.update_settings(0, "other-model").unwrap();
+    world.steer("rather this").unwrap();
+    world.send("and one more");
+    world.begin_due();
+    world.cancel(Some("enough")).unwrap();
+    world.close(CloseMode::Drain).unwrap();
+    all.push(("state_cancelling_and_closing.json", world.state));
+
+    let mut world = World::started();
+    world.steer("rather this").unwrap();
+    world.answer("first answer");
+    all.push(("state_steering.json", world.state.clone()));
+    world.close(CloseMode::Cancel).unwrap();
+    all.push(("state_ended.json", world.state));
     all
 }
 

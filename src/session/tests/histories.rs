@@ -7,6 +7,8 @@ use crate::turn::SegmentProgress;
 const HISTORIES: u64 = 60;
 const INPUTS: u64 = 500;
 
+const CLOSE_MODES: [CloseMode; 3] = [CloseMode::Cancel, CloseMode::Reject, CloseMode::Drain];
+
 /// SplitMix64: small, seeded, and the same on every machine.
 struct Random(u64);
 
@@ -128,12 +130,57 @@ impl History {
     }
 
     fn next_input(&mut self) -> Option<Input> {
-        match self.random.below(16) {
+        match self.random.below(18) {
             0 => Some(self.message()),
             1 => Some(self.start()),
             2 => self.answer_interrupt(),
             3..=7 => Some(self.begin()),
+            8 => Some(self.wish()),
+            9 => Some(Input::TimePassed),
             _ => self.report(),
+        }
+    }
+
+    /// What a client wants beyond messages and decisions.
+    fn wish(&mut self) -> Input {
+        let some_message = MessageId::new(self.random.below(10));
+        let queued = self.world.state.queue.iter().map(|it| it.message_id);
+        let queued: Vec<_> = queued.collect();
+        let message_id = self.random.pick(&queued).unwrap_or(some_message);
+        let text = format!("wish {}", self.random.below(1_000));
+        match self.random.below(16) {
+            0 | 1 => Input::CancelTurn {
+                turn_id: None,
+                reason: Some("enough".to_owned()),
+            },
+            2 => Input::CancelTurn {
+                turn_id: Some(TurnId::new(self.random.below(5))),
+                reason: None,
+            },
+            3 => Input::DeleteQueuedMessage { message_id },
+            4 => Input::EditQueuedMessage { message_id, text },
+            5..=7 => Input::SteerUserMessage(Steering::New(text)),
+            8..=10 => Input::SteerUserMessage(Steering::Queued(message_id)),
+            11 | 12 => Input::UpdateSettings {
+                expected_revision: self.random.below(3),
+                settings: SessionSettings {
+                    model: Some("other".to_owned()),
+                    ..SessionSettings::default()
+                },
+            },
+            13 if self.random.is_one_in(8) => Input::CloseSession {
+                mode: self.random.pick(&CLOSE_MODES).unwrap(),
+            },
+            13 => Input::CloseSession {
+                mode: CloseMode::Reject,
+            },
+            _ => match self.world.state.turn.as_ref().map(|it| &it.steered[..]) {
+                Some([first, ..]) => Input::TakeSteered {
+                    message_id: first.message_id,
+                    text,
+                },
+                Some([]) | None => Input::TakeSteered { message_id, text },
+            },
         }
     }
 
@@ -323,10 +370,11 @@ impl History {
             Approval::NotRequired,
         ];
         let places = [CallPlace::Step, CallPlace::Segment];
-        let policy = ToolPolicy {
-            effect: self.random.pick(&effects).unwrap(),
-            approval: self.random.pick(&approvals).unwrap(),
-        };
+        let mut policy = ToolPolicy::new(self.random.pick(&effects).unwrap())
+            .with_approval(self.random.pick(&approvals).unwrap());
+        if self.random.is_one_in(3) {
+            policy = policy.with_approval_deadline(Duration::from_secs(20));
+        }
         let place = self.random.pick(&places).unwrap();
         RequestedCall {
             // Few inputs, so that approvals are carried over.
@@ -341,8 +389,9 @@ impl History {
         self.world.label = format!("{label}, settling");
         self.world.epoch.0 += 1;
         for _ in 0..1_000 {
-            if self.world.state.status() == SessionStatus::Idle {
-                return;
+            match self.world.state.status() {
+                SessionStatus::Idle | SessionStatus::Ended => return,
+                SessionStatus::Running | SessionStatus::AwaitingApproval => {}
             }
             for interrupt_id in self.world.open_interrupts() {
                 self.feed(Input::ResolveInterrupt(Resolution {
@@ -352,8 +401,16 @@ impl History {
                     digest: None,
                 }));
             }
-            match due_steps(&self.world.state).first().cloned() {
+            match due_steps(&self.world.state).last().cloned() {
                 None => {}
+                Some(DueStep::PassTime { at }) => {
+                    self.world.now = self.world.now.max(at);
+                    self.feed(Input::TimePassed);
+                }
+                Some(DueStep::TakeSteered { message_id }) => {
+                    let text = "text".to_owned();
+                    self.feed(Input::TakeSteered { message_id, text });
+                }
                 Some(DueStep::StartTurn { .. }) => {
                     self.world.start_turn();
                 }
@@ -376,7 +433,7 @@ impl History {
             return;
         };
         let attempt = AttemptKey { step_id, running };
-        if matches!(world.turn().phase, Phase::RunModel(_)) {
+        if matches!(&world.turn().phase, Phase::RunModel(own) if own.step_id == step_id) {
             world.end(&attempt, Ok(completed("at last")));
         } else {
             world.tool_ends(&attempt, succeeded());

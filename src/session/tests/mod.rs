@@ -2,22 +2,25 @@
 
 mod attempts;
 mod calls;
+mod ending;
 mod formats;
 mod histories;
 mod interrupts;
+mod lifetime;
 mod limits;
 mod live;
 mod queue;
 mod rules;
 mod segment_calls;
+mod steering;
 mod turns;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::{
-    ActiveTurn, AttemptKey, DueStep, Input, Phase, ReduceError, Refusal, Reply, Resolution,
-    RunningAttempt, SessionState, create, due_steps, reduce,
+    ActiveTurn, AttemptKey, CloseMode, DueStep, Input, Phase, ReduceError, Refusal, Reply,
+    Resolution, RunningAttempt, SessionState, Steering, create, due_steps, reduce,
 };
 use crate::event::{EventKind, SessionEvent};
 use crate::failure::{AttemptFailure, FailureClass};
@@ -30,6 +33,7 @@ use crate::record::{
     CallRecord, CallStatus, Decision, FrameworkItem, MessageRole, StoredMessage, ToolOutcome,
     decode_chunk,
 };
+use crate::settings::SessionSettings;
 use crate::store::{Chunk, Commit, RowChange, RowKey, RowKind, SessionStatus};
 use crate::turn::{
     CallPlace, NewMessage, RequestedCall, RunModelOutcome, SegmentEvent, ToolCallEnd, Usage,
@@ -70,6 +74,7 @@ impl World {
             None,
             BTreeMap::new(),
             "digest".to_owned(),
+            None,
             START,
         );
         let mut world = Self {
@@ -206,7 +211,9 @@ impl World {
 
     /// The one Step that is due.
     fn due_step(&self) -> StepId {
-        match due_steps(&self.state).as_slice() {
+        let mut due = due_steps(&self.state);
+        due.retain(|it| !matches!(it, DueStep::PassTime { .. }));
+        match due.as_slice() {
             [due] => due.step_id().unwrap(),
             other => panic!("not one Step is due: {other:?}"),
         }
@@ -253,6 +260,11 @@ impl World {
         assert_eq!(self.end(&attempt, Ok(completed(text))), Reply::Done);
     }
 
+    /// The model answers in a segment that runs.
+    fn answer_of(&mut self, attempt: &AttemptKey, text: &str) {
+        assert_eq!(self.end(attempt, Ok(completed(text))), Reply::Done);
+    }
+
     /// Runs the due segment: the model asks for calls.
     fn ask_for(&mut self, calls: Vec<RequestedCall>) {
         let attempt = self.begin_due();
@@ -264,6 +276,45 @@ impl World {
         let attempt = self.begin_due();
         let failure = AttemptFailure::new(FailureClass::Options, "for the test");
         assert_eq!(self.end(&attempt, Err(failure)), Reply::Done);
+    }
+
+    fn cancel(&mut self, reason: Option<&str>) -> Result<Reply, ReduceError> {
+        self.apply(Input::CancelTurn {
+            turn_id: None,
+            reason: reason.map(str::to_owned),
+        })
+    }
+
+    fn steer(&mut self, text: &str) -> Result<Reply, ReduceError> {
+        self.apply(Input::SteerUserMessage(Steering::New(text.to_owned())))
+    }
+
+    /// Takes the first steered message as the owner does.
+    fn take_steered(&mut self) -> Reply {
+        let message_id = self.turn().steered[0].message_id;
+        let key = row(RowKind::Message, &message_id.to_string());
+        let text = String::from_utf8(self.rows[&key].clone()).unwrap();
+        self.apply(Input::TakeSteered { message_id, text }).unwrap()
+    }
+
+    fn close(&mut self, mode: CloseMode) -> Result<Reply, ReduceError> {
+        self.apply(Input::CloseSession { mode })
+    }
+
+    fn update_settings(&mut self, revision: u64, model: &str) -> Result<Reply, ReduceError> {
+        self.apply(Input::UpdateSettings {
+            expected_revision: revision,
+            settings: SessionSettings {
+                model: Some(model.to_owned()),
+                ..SessionSettings::default()
+            },
+        })
+    }
+
+    /// Lets the time come when something happens by itself.
+    fn pass_time(&mut self) {
+        self.now = self.now.max(self.state.next_timer().unwrap());
+        self.apply(Input::TimePassed).unwrap();
     }
 
     fn resolve(&mut self, call: &str, decision: Decision) -> Result<Reply, ReduceError> {
@@ -396,6 +447,12 @@ fn call_with(id: &str, policy: ToolPolicy, place: CallPlace) -> RequestedCall {
         policy,
         place,
     }
+}
+
+/// The call, with a person's time to decide about it.
+fn with_deadline(mut call: RequestedCall) -> RequestedCall {
+    call.policy = call.policy.with_approval_deadline(Duration::from_secs(20));
+    call
 }
 
 fn usage() -> Usage {

@@ -9,8 +9,15 @@ use crate::session::{QUEUE_MESSAGES_MAX, STATE_BYTES_MAX};
 pub(super) struct Told {
     started: BTreeSet<(TurnId, ToolCallId)>,
     finished: BTreeMap<(TurnId, ToolCallId), CallStatus>,
-    accepted: Vec<MessageId>,
+    accepted: BTreeSet<MessageId>,
+    /// Those that turns of their own took up, in order.
     consumed: Vec<MessageId>,
+    steered: BTreeSet<MessageId>,
+    /// Deleted by their authors, or reported undelivered.
+    gone: BTreeSet<MessageId>,
+    cancelled: BTreeSet<TurnId>,
+    turns_over: BTreeSet<TurnId>,
+    is_over: bool,
 }
 
 impl World {
@@ -28,11 +35,13 @@ impl World {
             "{label}: a state is small"
         );
         let due = due_steps(&self.state);
+        let has_work = due.iter().any(|it| !matches!(it, DueStep::PassTime { .. }));
         let runs_a_call = due.iter().any(|it| matches!(it, DueStep::CallTool { .. }))
             || (self.state.turn.iter())
                 .flat_map(|it| &it.calls)
                 .any(super::super::CallState::runs_in_segment);
         let expected = match &self.state.turn {
+            _ if self.told.is_over => SessionStatus::Ended,
             None if self.state.queue.is_empty() => SessionStatus::Idle,
             // Whether a process waits with them or not.
             Some(_) if !self.open_interrupts().is_empty() && !runs_a_call => {
@@ -41,7 +50,7 @@ impl World {
             None | Some(_) => SessionStatus::Running,
         };
         assert!(
-            !due.is_empty() || expected != SessionStatus::Running,
+            has_work || expected != SessionStatus::Running,
             "{label}: what runs is due"
         );
         assert_eq!(self.state.status(), expected, "{label}");
@@ -94,15 +103,34 @@ impl World {
         record.status
     }
 
-    /// G6: each message is consumed by one turn, in order, or waits.
+    /// G6: each message is consumed by one turn, its own or one that it steered, or waits, or was taken
+    /// back, or is reported undelivered; turns of their own begin in the order of their messages.
     fn check_messages(&self) {
         let label = &self.label;
-        let Told {
-            accepted, consumed, ..
-        } = &self.told;
-        let waiting: Vec<_> = self.state.queue.iter().map(|it| it.message_id).collect();
-        assert_eq!(accepted[..consumed.len()], *consumed, "{label}: G6");
-        assert_eq!(accepted[consumed.len()..], waiting, "{label}: G6");
+        let told = &self.told;
+        let steering = self.state.turn.iter().flat_map(|it| &it.steered);
+        let waiting = self.state.queue.iter().chain(steering);
+        let waiting: BTreeSet<_> = waiting.map(|it| it.message_id).collect();
+        let consumed: BTreeSet<_> = told.consumed.iter().copied().collect();
+        assert!(told.consumed.is_sorted(), "{label}: G6: order");
+        assert_eq!(consumed.len(), told.consumed.len(), "{label}: G6: twice");
+        for (one, other) in [
+            (&consumed, &told.gone),
+            (&waiting, &consumed),
+            (&waiting, &told.gone),
+        ] {
+            assert!(one.is_disjoint(other), "{label}: G6: {one:?} {other:?}");
+        }
+        let mut known = consumed;
+        known.extend(&waiting);
+        known.extend(&told.gone);
+        let mut lost = told.accepted.difference(&known);
+        assert!(
+            lost.all(|it| told.steered.contains(it)),
+            "{label}: G6: lost"
+        );
+        assert!(known.is_subset(&told.accepted), "{label}: G6: made up");
+        assert!(!told.is_over || waiting.is_empty(), "{label}: G6: left");
         for message_id in &waiting {
             let key = row(RowKind::Message, &message_id.to_string());
             assert!(self.rows.contains_key(&key), "{label}: G6: no text");
@@ -118,9 +146,32 @@ impl World {
 
 impl Told {
     pub(super) fn hear(&mut self, label: &str, event: &SessionEvent) {
+        assert!(!self.is_over, "{label}: after the end: {event:?}");
         match &event.kind {
-            EventKind::MessageQueued { message_id } => self.accepted.push(*message_id),
+            EventKind::MessageQueued { message_id } => {
+                self.accepted.insert(*message_id);
+            }
             EventKind::TurnStarted { message_id } => self.consumed.push(*message_id),
+            EventKind::MessageSteered { message_id } => {
+                self.steered.insert(*message_id);
+            }
+            EventKind::MessageDeleted { message_id }
+            | EventKind::MessageUndelivered { message_id } => {
+                assert!(self.gone.insert(*message_id), "{label}: {event:?}");
+            }
+            EventKind::TurnCancelRequested => {
+                let is_first = self.cancelled.insert(event.turn_id.unwrap());
+                assert!(is_first, "{label}: cancelled twice: {event:?}");
+            }
+            EventKind::TurnCompleted | EventKind::TurnFailed { .. } | EventKind::TurnCancelled => {
+                let turn_id = event.turn_id.unwrap();
+                let is_cancel = event.kind == EventKind::TurnCancelled;
+                let was_asked = self.cancelled.contains(&turn_id);
+                assert_eq!(is_cancel, was_asked, "{label}: {event:?}");
+                let is_first = self.turns_over.insert(turn_id);
+                assert!(is_first, "{label}: over twice: {event:?}");
+            }
+            EventKind::SessionEnded { .. } => self.is_over = true,
             EventKind::ToolCallStarted { tool_call_id, .. } => {
                 let call = (event.turn_id.unwrap(), tool_call_id.clone());
                 let is_over = self.finished.contains_key(&call);

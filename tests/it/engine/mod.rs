@@ -3,10 +3,12 @@
 mod broken_store;
 mod clients;
 mod events;
+mod receipts;
 mod recovery;
 mod scripted;
 mod store_faults;
 mod turns;
+mod wishes;
 
 use std::sync::Arc;
 
@@ -142,7 +144,10 @@ impl Log {
     /// Reads on until this many turns are over.
     async fn turns_over(&mut self, count: usize) {
         self.until(count, |it| {
-            matches!(it, EventKind::TurnCompleted | EventKind::TurnFailed { .. })
+            matches!(
+                it,
+                EventKind::TurnCompleted | EventKind::TurnFailed { .. } | EventKind::TurnCancelled
+            )
         })
         .await;
     }

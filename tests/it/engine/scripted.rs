@@ -38,6 +38,8 @@ pub(super) enum Run {
 /// - `panic`, `fail`: what it says
 /// - `live <text>`: writes live text, then waits for the gate
 /// - `wait`: waits for the gate
+/// - `stop <text>`: writes live text, then waits until the turn is cancelled, and stops
+/// - `settings`: says what the session's settings are
 /// - `start <id>`: wants to start this call inside the segment, and says what it is answered
 /// - anything else is answered with `re: …`
 ///
@@ -192,6 +194,22 @@ impl AgentFrameworkRunner for Scripted {
                 self.wait_at_gate().await;
             }
             "wait" => self.wait_at_gate().await,
+            "stop" => {
+                link.live(LiveTextKind::Text, rest);
+                self.waiting.send_modify(|it| *it += 1);
+                link.cancelled().await;
+                return Ok(RunModelOutcome::Cancelled {
+                    partial: None,
+                    usage: Usage {
+                        model_calls: 1,
+                        ..Usage::default()
+                    },
+                });
+            }
+            "settings" => {
+                let model = request.context.settings.model;
+                return Ok(completed(&format!("{model:?}")));
+            }
             "start" => {
                 let tool_call_id = ToolCallId::new(rest).unwrap();
                 let starting = SegmentEvent::CallStarting { tool_call_id };

@@ -373,7 +373,7 @@ impl Agent {
                 text
             }
             RunModelOutcome::ToolCallsRequested { calls, .. } => panic!("{calls:?}"),
-            RunModelOutcome::Parked => panic!("parked"),
+            RunModelOutcome::Parked | RunModelOutcome::Cancelled { .. } => panic!("no answer"),
         }
     }
 
@@ -387,7 +387,7 @@ impl Agent {
                 calls.into_iter().next().unwrap()
             }
             RunModelOutcome::TurnCompleted { messages, .. } => panic!("{messages:?}"),
-            RunModelOutcome::Parked => panic!("parked"),
+            RunModelOutcome::Parked | RunModelOutcome::Cancelled { .. } => panic!("no answer"),
         }
     }
 

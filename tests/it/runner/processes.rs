@@ -110,7 +110,9 @@ async fn failure(launcher: impl CliLauncher + 'static) -> (FailureClass, String)
 fn answer(segment: Segmented) -> String {
     match segment.end.unwrap() {
         RunModelOutcome::TurnCompleted { messages, .. } => messages.last().unwrap().text.clone(),
-        it @ (RunModelOutcome::ToolCallsRequested { .. } | RunModelOutcome::Parked) => {
+        it @ (RunModelOutcome::ToolCallsRequested { .. }
+        | RunModelOutcome::Parked
+        | RunModelOutcome::Cancelled { .. }) => {
             panic!("{it:?}")
         }
     }

@@ -199,6 +199,21 @@ impl World {
         }
     }
 
+    /// Waits until the model is answering, and returns what people see of it then.
+    pub(crate) async fn wait_for_live_text(&self, session: &SessionId) -> String {
+        let client = self.engine.as_ref().expect("an engine runs").client();
+        let mut events = client
+            .events(session, EventCursor(0))
+            .await
+            .expect("events");
+        loop {
+            let observed = events.next().await.expect("the store is there");
+            if let Observed::Live(live) = observed.expect("an event") {
+                return live.text;
+            }
+        }
+    }
+
     /// Waits until the turn waits for people without a process.
     pub(crate) async fn wait_until_parked(&self, session: &SessionId) {
         self.wait_for(session, |it| matches!(it.kind, EventKind::TurnSuspended))
@@ -400,7 +415,7 @@ pub(crate) async fn wait_for_event(
 pub(crate) fn ends_turn(kind: &EventKind) -> bool {
     matches!(
         kind,
-        EventKind::TurnCompleted | EventKind::TurnFailed { .. }
+        EventKind::TurnCompleted | EventKind::TurnFailed { .. } | EventKind::TurnCancelled
     )
 }
 

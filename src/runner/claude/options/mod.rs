@@ -18,7 +18,9 @@ use crate::definition::OptionError;
 
 pub use helper::ApiKeyHelper;
 
-pub use crate::protocol::{Effort, McpServer, PermissionMode, SettingSource, SubAgent};
+pub use crate::protocol::{McpServer, PermissionMode, SettingSource, SubAgent};
+pub use crate::settings::Effort;
+use crate::settings::SessionSettings;
 
 pub(super) use check::AgentTools;
 
@@ -160,6 +162,23 @@ impl ClaudeAgentOptions {
             title: None,
             extra_arguments: BTreeMap::new(),
             cli_version_policy: CliVersionPolicy::Warn,
+        }
+    }
+
+    /// Takes over what the session's settings say (N45).
+    pub(in crate::runner::claude) fn apply(&mut self, settings: &SessionSettings) {
+        if let Some(model) = &settings.model {
+            self.model = Some(model.clone());
+        }
+        if let Some(effort) = settings.reasoning_effort {
+            self.effort = Some(effort);
+        }
+        if let Some(instructions) = &settings.instructions {
+            let before = self.append_system_prompt.take();
+            self.append_system_prompt = Some(match before {
+                Some(before) => format!("{before}\n\n{instructions}"),
+                None => instructions.clone(),
+            });
         }
     }
 

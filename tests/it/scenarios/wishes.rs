@@ -1,0 +1,227 @@
+//! Cancelling, steering, deadlines and settings, with a CLI underneath (issue's rows N18, N19, N35,
+//! N45).
+
+use std::time::Duration;
+
+use abide::client::CloseMode;
+use abide::event::EventKind;
+use abide::ids::SessionId;
+use abide::record::{CallStatus, EXPIRED_TEXT, MessageRole};
+use abide::settings::SessionSettings;
+use abide::store::SessionStatus;
+
+use super::Scenario;
+use crate::support::{Cli, World};
+
+pub(crate) const WISHES: &[Scenario] = &[
+    Scenario {
+        name: "cancelled while streaming",
+        run: |it| Box::pin(cancelled_while_streaming(it)),
+        is_central: true,
+    },
+    Scenario {
+        name: "cancelled while a call waits live",
+        run: |it| Box::pin(cancelled_while_a_call_waits(it, false)),
+        is_central: true,
+    },
+    Scenario {
+        name: "cancelled while a call is parked",
+        run: |it| Box::pin(cancelled_while_a_call_waits(it, true)),
+        is_central: false,
+    },
+    Scenario {
+        name: "steered while streaming",
+        run: |it| Box::pin(steered_while_streaming(it)),
+        is_central: true,
+    },
+    Scenario {
+        name: "steered while a call waits live",
+        run: |it| Box::pin(steered_while_a_call_waits(it, false)),
+        is_central: true,
+    },
+    Scenario {
+        name: "steered while a call is parked",
+        run: |it| Box::pin(steered_while_a_call_waits(it, true)),
+        is_central: false,
+    },
+    Scenario {
+        name: "a deadline without a worker",
+        run: |it| Box::pin(a_deadline_without_a_worker(it)),
+        is_central: true,
+    },
+    Scenario {
+        name: "another model in the next turn",
+        run: |it| Box::pin(another_model_in_the_next_turn(it)),
+        is_central: false,
+    },
+    Scenario {
+        name: "closed while streaming",
+        run: |it| Box::pin(closed_while_streaming(it)),
+        is_central: false,
+    },
+];
+
+const REFUND: &str = r#"script: call refund {"order_id":"7"}"#;
+
+async fn cancel(world: &World, session: &SessionId) {
+    let reason = Some("enough".to_owned());
+    let client = world.client();
+    let cancelled = client.cancel_turn(session, None, reason, None).await;
+    assert!(!cancelled.expect("the cancel is taken").duplicate);
+}
+
+/// After a cancelled turn the next message is answered, and the model was told.
+async fn check_next_turn(world: &World, session: &SessionId) {
+    world.send(session, "script: say next").await;
+    world.wait_for_turns(session, 2).await;
+    let snapshot = world.snapshot(session).await;
+    assert_eq!(snapshot.last_failure, None);
+    assert_eq!(world.last_answer(session).await, "said: next");
+    assert_eq!(snapshot.status, SessionStatus::Idle);
+    if let Cli::Real { api, .. } = &world.cli {
+        let requests = api.main_requests();
+        let last = requests.last().expect("a request");
+        let told = "[The user cancelled the previous turn: enough]";
+        assert!(last.body.to_string().contains(told), "the model is told");
+    }
+}
+
+/// §8: the CLI is interrupted in the stream; what people saw is kept and marked.
+async fn cancelled_while_streaming(world: &mut World) {
+    let session = world.start_session("cancel", "script: stall middle").await;
+    let seen = world.wait_for_live_text(&session).await;
+    cancel(world, &session).await;
+    world.wait_for_turns(&session, 1).await;
+    let conversation = world.conversation(&session).await;
+    let (role, partial) = &conversation[1];
+    assert_eq!(*role, MessageRole::Partial);
+    assert!(partial.starts_with(&seen), "{partial} {seen}");
+    assert_eq!(conversation[2].0, MessageRole::Note);
+    world.open_gate("middle");
+    check_next_turn(world, &session).await;
+}
+
+async fn cancelled_while_a_call_waits(world: &mut World, parked: bool) {
+    if parked {
+        world.session_options.live_window = Duration::ZERO;
+        world.shut_down().await;
+        world.start_engine().await;
+    }
+    let session = world.start_session("cancel", REFUND).await;
+    let open = world.wait_for_interrupt(&session).await;
+    if parked {
+        world.wait_until_parked(&session).await;
+    }
+    cancel(world, &session).await;
+    world.wait_for_turns(&session, 1).await;
+    let outcome = world.outcome(&session, &open).await;
+    assert_eq!(outcome.status(), CallStatus::Skipped);
+    check_next_turn(world, &session).await;
+    assert_eq!(world.effects.lines(), Vec::<String>::new());
+}
+
+async fn steered_while_streaming(world: &mut World) {
+    let session = world.start_session("steer", "script: stall middle").await;
+    world.wait_for_live_text(&session).await;
+    steer(world, &session).await;
+    world.open_gate("middle");
+    check_steered(world, &session).await;
+}
+
+async fn steered_while_a_call_waits(world: &mut World, parked: bool) {
+    if parked {
+        world.session_options.live_window = Duration::ZERO;
+        world.shut_down().await;
+        world.start_engine().await;
+    }
+    let session = world.start_session("steer", REFUND).await;
+    let open = world.wait_for_interrupt(&session).await;
+    if parked {
+        world.wait_until_parked(&session).await;
+    }
+    steer(world, &session).await;
+    check_steered(world, &session).await;
+    let outcome = world.outcome(&session, &open).await;
+    assert_eq!(outcome.status(), CallStatus::Skipped);
+    assert_eq!(world.effects.lines(), Vec::<String>::new());
+}
+
+async fn steer(world: &World, session: &SessionId) {
+    let client = world.client();
+    let steered = client.steer_user_message(session, "script: say steered", None);
+    steered.await.expect("the message is taken");
+}
+
+/// The answer to the steered message ends the one turn there is.
+async fn check_steered(world: &World, session: &SessionId) {
+    world.wait_for_turns(session, 1).await;
+    assert_eq!(world.last_answer(session).await, "said: steered");
+    let snapshot = world.snapshot(session).await;
+    assert_eq!(snapshot.status, SessionStatus::Idle);
+    let first = snapshot.messages[0].turn_id;
+    assert!(snapshot.messages.iter().all(|it| it.turn_id == first));
+}
+
+/// N35: the deadline passes while nobody lives who could notice; the next worker tells the model.
+async fn a_deadline_without_a_worker(world: &mut World) {
+    world.session_options.interrupt_deadline = Some(Duration::from_millis(1));
+    world.session_options.live_window = Duration::ZERO;
+    world.shut_down().await;
+    world.start_engine().await;
+    let session = world.start_session("late", REFUND).await;
+    let open = world
+        .wait_for(&session, |it| {
+            matches!(it.kind, EventKind::InterruptRequested { .. })
+        })
+        .await;
+    world.crash();
+    let EventKind::InterruptRequested { expires_at, .. } = open.kind else {
+        panic!("{open:?}");
+    };
+    assert!(expires_at.is_some());
+    world.start_engine().await;
+    world.wait_for_turns(&session, 1).await;
+    assert_eq!(
+        world.last_answer(&session).await,
+        format!("refund: {EXPIRED_TEXT}")
+    );
+    assert_eq!(world.effects.lines(), Vec::<String>::new());
+}
+
+/// N45: the process of the turn before is not used for another model.
+async fn another_model_in_the_next_turn(world: &mut World) {
+    let session = world.start_session("models", "script: say one").await;
+    world.wait_for_turns(&session, 1).await;
+    let settings = SessionSettings {
+        model: Some("claude-opus-5-5".to_owned()),
+        ..SessionSettings::default()
+    };
+    let client = world.client();
+    let changed = client.update_settings(&session, 0, settings, None);
+    changed.await.expect("the settings are taken");
+    world.send(&session, "script: say two").await;
+    world.wait_for_turns(&session, 2).await;
+    assert_eq!(world.last_answer(&session).await, "said: two");
+    assert_eq!(world.starts(), 2);
+    if let Cli::Real { api, .. } = &world.cli {
+        let models = api.main_requests();
+        let models: Vec<_> = models.iter().map(|it| it.body["model"].clone()).collect();
+        assert_eq!(models, ["claude-sonnet-5", "claude-opus-5-5"]);
+    }
+}
+
+async fn closed_while_streaming(world: &mut World) {
+    let session = world.start_session("close", "script: stall middle").await;
+    world.wait_for_live_text(&session).await;
+    world.send(&session, "script: say never").await;
+    let client = world.client();
+    let closed = client.close_session(&session, CloseMode::Cancel, None);
+    closed.await.expect("the close is taken");
+    world
+        .wait_for(&session, |it| {
+            matches!(it.kind, EventKind::SessionEnded { .. })
+        })
+        .await;
+    world.open_gate("middle");
+    assert_eq!(world.snapshot(&session).await.status, SessionStatus::Ended);
+}
