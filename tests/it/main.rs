@@ -15,6 +15,7 @@ mod fight;
 mod live;
 mod process;
 mod real_cli;
+mod rolling_restart;
 mod runner;
 mod scenarios;
 mod stores;
