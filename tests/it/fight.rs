@@ -47,7 +47,7 @@ const STEP: Duration = Duration::from_millis(100);
 const HOUR: Duration = Duration::from_secs(60 * 60);
 
 /// How long a handler takes on either side of its effect.
-const PACE: Duration = Duration::from_millis(150);
+const PACE: Duration = Duration::from_millis(400);
 
 /// How long the two may need in the end, in virtual time: leases and back-off are part of it.
 const PATIENCE: Duration = Duration::from_secs(10 * 60);
@@ -240,12 +240,16 @@ impl Fight {
 #[tokio::test(start_paused = true)]
 async fn two_engines_that_fight_for_a_minute_repeat_nothing() {
     let mut sum = check::Sum::default();
-    for seed in 1..=8 {
+    for seed in 1..=4 {
         let mut fight = Fight::start(seed).await;
         let start = tokio::time::Instant::now();
         watched(fight.run()).await;
         let found = fight.check(&mut sum).await;
-        println!("seed {seed}: {:?}, {:?} in all, {sum:?}", fight.deeds, start.elapsed());
+        println!(
+            "seed {seed}: {:?}, {:?} in all, {sum:?}",
+            fight.deeds,
+            start.elapsed()
+        );
         assert_eq!(found, Vec::<String>::new(), "seed {seed}");
     }
     sum.check_that_they_fought();

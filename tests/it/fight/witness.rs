@@ -71,7 +71,11 @@ impl StateStore for Witnessed {
             Err(_) => None,
         };
         if let (Some(epoch), Some(was_taken)) = (epoch, was_taken) {
-            let mut all = self.witness.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut all = self
+                .witness
+                .0
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             all.push(Seen {
                 engine: self.engine,
                 session: session.clone(),
