@@ -29,6 +29,22 @@ pub struct Commit {
     pub events: Vec<EventRow>,
 }
 
+impl Commit {
+    /// Returns both as one commit: what `next` builds on has happened with it.
+    #[must_use]
+    pub(crate) fn followed_by(mut self, next: Self) -> Self {
+        self.chunks.extend(next.chunks);
+        self.rows.extend(next.rows);
+        self.events.extend(next.events);
+        Self {
+            chunks: self.chunks,
+            rows: self.rows,
+            events: self.events,
+            ..next
+        }
+    }
+}
+
 /// An immutable piece of the transcript: some stored messages, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(
@@ -121,8 +137,10 @@ pub enum RowKind {
     Message,
     /// The record of a gated call, by turn id and tool call id.
     Record,
-    /// The arguments of a gated call.
+    /// The arguments of a gated call, as the model's segment left them.
     Arguments,
+    /// The arguments that a person put in their place.
+    ChangedArguments,
     /// The output of a gated call.
     Output,
     /// The answer to a client's request, by request id.
@@ -139,6 +157,7 @@ impl RowKind {
             Self::Message => "message",
             Self::Record => "record",
             Self::Arguments => "arguments",
+            Self::ChangedArguments => "changed_arguments",
             Self::Output => "output",
             Self::Receipt => "receipt",
             Self::Blob => "blob",

@@ -4,7 +4,9 @@ use serde::de::IntoDeserializer as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::failure::FailureClass;
-use crate::ids::{EventCursor, InterruptId, MessageId, StepId, Timestamp, ToolCallId, TurnId};
+use crate::ids::{
+    EventCursor, InterruptId, MessageId, SessionId, StepId, Timestamp, ToolCallId, TurnId,
+};
 use crate::policy::ToolEffect;
 use crate::record::CallStatus;
 use crate::turn::Usage;
@@ -96,6 +98,13 @@ pub enum EndReason {
 pub enum EventKind {
     /// The session exists.
     SessionStarted,
+    /// The session began with the conversation of another one.
+    SessionForked {
+        /// Which one.
+        from: SessionId,
+        /// The last turn of it that is part of this session.
+        last_turn: TurnId,
+    },
     /// A user message was accepted.
     MessageQueued {
         /// Which one.

@@ -32,6 +32,8 @@ pub enum FailureClass {
     PromptTooLong,
     /// A budget that the application set is used up. Never retried.
     BudgetExceeded,
+    /// The application's [`SpendLimit`](crate::spend::SpendLimit) stopped the turn. Never retried.
+    SpendLimit,
     /// The model called tools more often than the application allows. Never retried.
     MaxTurns,
     /// The API or the model failed in another way.
@@ -71,6 +73,7 @@ impl FailureClass {
             | Self::Authentication
             | Self::PromptTooLong
             | Self::BudgetExceeded
+            | Self::SpendLimit
             | Self::MaxTurns
             | Self::AttemptsLost
             | Self::TooManySegments
@@ -95,6 +98,7 @@ impl FailureClass {
             Self::RateLimited => "rate_limited",
             Self::PromptTooLong => "prompt_too_long",
             Self::BudgetExceeded => "budget_exceeded",
+            Self::SpendLimit => "spend_limit",
             Self::MaxTurns => "max_turns",
             Self::ApiError => "api_error",
             Self::Store => "store",

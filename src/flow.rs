@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::definition::DefinitionError;
 use crate::ids::FlowType;
 use crate::runner::AgentFrameworkRunner;
+use crate::spend::SpendLimit;
 use crate::turn::LIVE_WINDOW_DEFAULT;
 
 /// How sessions of a Flow are run.
@@ -64,6 +65,7 @@ pub struct AgentSessionFlow {
     flow_type: FlowType,
     runner: Arc<dyn AgentFrameworkRunner>,
     options: SessionOptions,
+    spend_limit: Option<Arc<dyn SpendLimit>>,
 }
 
 impl AgentSessionFlow {
@@ -95,7 +97,15 @@ impl AgentSessionFlow {
             flow_type,
             runner: Arc::new(runner),
             options,
+            spend_limit: None,
         })
+    }
+
+    /// Sets what decides whether turns may go on, before each segment and at each checkpoint (N42).
+    #[must_use]
+    pub fn with_spend_limit(mut self, limit: impl SpendLimit + 'static) -> Self {
+        self.spend_limit = Some(Arc::new(limit));
+        self
     }
 
     /// Returns the name that sessions are started under.
@@ -108,6 +118,10 @@ impl AgentSessionFlow {
     #[must_use]
     pub const fn options(&self) -> &SessionOptions {
         &self.options
+    }
+
+    pub(crate) fn spend_limit(&self) -> Option<&dyn SpendLimit> {
+        self.spend_limit.as_deref()
     }
 
     pub(crate) fn runner(&self) -> Arc<dyn AgentFrameworkRunner> {

@@ -75,6 +75,7 @@ pub mod engine;
 pub mod flow;
 pub mod runner;
 pub mod snapshot;
+pub mod spend;
 
 #[cfg(feature = "testing")]
 pub mod testing;

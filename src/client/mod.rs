@@ -1,5 +1,6 @@
 //! What a host calls: start a session, send messages, answer interrupts, look.
 
+mod copies;
 mod error;
 mod events;
 mod receipt;
@@ -129,6 +130,7 @@ impl ResolveInterrupt {
             decision,
             decided_by: None,
             digest: None,
+            changed_arguments: None,
         };
         Self {
             resolution,
@@ -147,6 +149,16 @@ impl ResolveInterrupt {
     #[must_use]
     pub fn for_digest(mut self, digest: ArgumentsDigest) -> Self {
         self.resolution.digest = Some(digest);
+        self
+    }
+
+    /// Lets the call run with other arguments: a JSON object as text. The record gets a new digest, and
+    /// the model is told with the result. For custom tools; a tool of the CLI runs as the model wrote
+    /// it, and the answer is refused
+    /// ([`Refusal::ArgumentsAreFixed`]).
+    #[must_use]
+    pub fn with_changed_arguments(mut self, arguments: impl Into<String>) -> Self {
+        self.resolution.changed_arguments = Some(arguments.into());
         self
     }
 
@@ -234,15 +246,17 @@ impl AgentSessionClient {
             });
         }
         let digest = start.digest();
-        let now = self.clock.now();
-        let StartSession {
-            session_id,
-            flow_type,
-            initial_message,
-            tenant,
-            metadata,
-            timeout,
-        } = start;
+        let created = self.created(&start, digest.clone())?;
+        self.commit_start(start, digest, created).await
+    }
+
+    /// Makes the first reduction of a session.
+    fn created(
+        &self,
+        start: &StartSession,
+        digest: String,
+    ) -> Result<session::Reduction, ClientError> {
+        let metadata = &start.metadata;
         let metadata_bytes: usize = metadata.iter().map(|(key, it)| key.len() + it.len()).sum();
         if metadata_bytes > METADATA_BYTES_MAX {
             return Err(ClientError::Refused(Refusal::FieldTooLong {
@@ -250,49 +264,16 @@ impl AgentSessionClient {
                 bytes_max: METADATA_BYTES_MAX,
             }));
         }
-        let created = session::create(
-            session_id.clone(),
-            flow_type,
-            tenant,
-            metadata,
-            digest.clone(),
-            timeout.map(|it| now.after(it)),
+        let now = self.clock.now();
+        Ok(session::create(
+            start.session_id.clone(),
+            start.flow_type.clone(),
+            start.tenant.clone(),
+            start.metadata.clone(),
+            digest,
+            start.timeout.map(|it| now.after(it)),
             now,
-        );
-        let mut commit = created.to_commit()?;
-        if let Some(text) = initial_message {
-            let first = session::reduce(&created.state, Input::SendUserMessage { text }, now)
-                .map_err(ClientError::of_reduce)?;
-            let next = first.to_commit()?;
-            let events = std::mem::take(&mut commit.events)
-                .into_iter()
-                .chain(next.events)
-                .collect();
-            commit = crate::store::Commit { events, ..next };
-            let store = &*self.store;
-            Packer::default()
-                .pack(store, &session_id, &mut commit)
-                .await;
-        }
-        match self
-            .store
-            .commit(&session_id, session::NOT_CREATED, None, commit)
-            .await
-        {
-            Ok(_) => Ok(true),
-            Err(error)
-                if matches!(error, StoreError::Conflict { .. }) || error.may_have_happened() =>
-            {
-                match self.started_before(&session_id, &digest).await? {
-                    Some(true) => Ok(false),
-                    Some(false) => Err(ClientError::SessionExists {
-                        session: session_id,
-                    }),
-                    None => Err(error.into()),
-                }
-            }
-            Err(error) => Err(error.into()),
-        }
+        ))
     }
 
     /// Sends a message. It becomes a turn of its own, in the order in which messages were accepted (G6).
@@ -482,7 +463,8 @@ impl AgentSessionClient {
                 .await?
             {
                 let decision = session::normalized(resolution.decision.clone());
-                let reply = session::answer_again(&record, id.clone(), &decision);
+                let changed = resolution.changed_arguments.as_deref();
+                let reply = session::answer_again(session, &record, id.clone(), &decision, changed);
                 return reply.map_err(ClientError::Refused);
             }
         }

@@ -31,7 +31,14 @@ pub(super) fn digest(session: &SessionId, input: &Input) -> String {
         Input::SendUserMessage { text } => ("send_user_message", text.clone()),
         Input::ResolveInterrupt(it) => (
             "resolve_interrupt",
-            serde_json::json!([it.interrupt_id, it.decision, it.decided_by, it.digest]).to_string(),
+            serde_json::json!([
+                it.interrupt_id,
+                it.decision,
+                it.decided_by,
+                it.digest,
+                it.changed_arguments
+            ])
+            .to_string(),
         ),
         Input::CancelTurn { turn_id, reason } => (
             "cancel_turn",
@@ -48,6 +55,7 @@ pub(super) fn digest(session: &SessionId, input: &Input) -> String {
         Input::SteerUserMessage(Steering::Queued(message_id)) => {
             ("steer_queued_message", message_id.to_string())
         }
+        Input::RetryTurn { turn_id, .. } => ("retry_turn", turn_id.to_string()),
         Input::CloseSession { mode } => ("close_session", format!("{mode:?}")),
         Input::UpdateSettings {
             expected_revision,

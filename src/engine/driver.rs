@@ -16,7 +16,7 @@ use super::local::Shared;
 use super::packer::Packer;
 use super::steps::{self, StepContext};
 use crate::ids::{
-    EventCursor, InterruptId, LeaseEpoch, MessageId, Revision, SessionId, StepId, Timestamp, TurnId,
+    EventCursor, LeaseEpoch, MessageId, Revision, SessionId, StepId, Timestamp, TurnId,
 };
 use crate::runner::LinkError;
 use crate::session::{self, DueStep, Input, Reply, SessionState};
@@ -301,9 +301,12 @@ impl Driver {
                 tool_call_id,
                 ..
             } => {
-                let Some(turn) = &state.turn else { return };
-                let call = InterruptId::of_call(turn.turn_id, tool_call_id);
-                let task = self.tasks.spawn(steps::call_tool(context, *step_id, call));
+                let Some(call) = state.turn.as_ref().and_then(|it| it.call(tool_call_id)) else {
+                    return;
+                };
+                let (id, arguments) = (call.interrupt_id(), call.record.arguments_kind());
+                let run = steps::call_tool(context, *step_id, id, arguments);
+                let task = self.tasks.spawn(run);
                 (*step_id, task)
             }
         };
@@ -509,6 +512,7 @@ const fn ended_step(input: &Input) -> Option<StepId> {
         | Input::DeleteQueuedMessage { .. }
         | Input::EditQueuedMessage { .. }
         | Input::SteerUserMessage(_)
+        | Input::RetryTurn { .. }
         | Input::CloseSession { .. }
         | Input::UpdateSettings { .. }
         | Input::TimePassed

@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::deadlines::{outcome_with_deadlines, with_deadlines};
 use super::driver::{Applied, StepMessage, stop_requested};
 use super::local::Shared;
 use crate::failure::{AttemptFailure, FailureClass};
@@ -19,10 +20,9 @@ use crate::runner::{
     SegmentLink, SegmentReply, SegmentUpdate, ToolCallEnd, ToolCallRequest,
 };
 use crate::session::{AttemptKey, CallState, CallStep, Input, Reply, SessionState};
+use crate::spend::{Spend, SpendDecision};
 use crate::store::{RowKey, RowKind, StoreError, read_patiently};
-use crate::turn::{
-    RequestedCall, ResumedCall, ResumedFate, RunModelContext, RunModelOutcome, Usage,
-};
+use crate::turn::{ResumedCall, ResumedFate, RunModelContext, RunModelOutcome, Usage};
 
 /// What a Step's task needs of its driver.
 pub(super) struct StepContext {
@@ -139,6 +139,11 @@ pub(super) async fn run_model(context: StepContext, step_id: StepId) {
     let Some((attempt, state)) = context.begin(step_id).await else {
         return;
     };
+    if let Err(failure) = check_spend(&context, &state).await {
+        let end = Err(failure);
+        let _ = context.deliver(Input::SegmentEnded { attempt, end }).await;
+        return;
+    }
     let request = match segment_request(&context, &attempt, &state).await {
         Ok(request) => (context.check_fence().await)
             .map(|()| request)
@@ -158,6 +163,22 @@ pub(super) async fn run_model(context: StepContext, step_id: StepId) {
     }
     // Superseded or not, there is nothing left to do here.
     let _ = context.deliver(Input::SegmentEnded { attempt, end }).await;
+}
+
+/// Asks the application's limit whether the turn may go on.
+async fn check_spend(context: &StepContext, state: &SessionState) -> Result<(), AttemptFailure> {
+    let flow = context.shared.registry.flow(&state.flow_type);
+    let (Some(limit), Some(turn)) = (flow.and_then(|it| it.spend_limit()), &state.turn) else {
+        return Ok(());
+    };
+    let (session, tenant) = (context.session.clone(), state.tenant.clone());
+    let spend = Spend::new(session, tenant, turn.turn_id, turn.usage, state.usage);
+    match limit.check(&spend).await {
+        SpendDecision::GoOn => Ok(()),
+        SpendDecision::Stop { reason } => {
+            Err(AttemptFailure::new(FailureClass::SpendLimit, reason))
+        }
+    }
 }
 
 async fn segment_request(
@@ -311,6 +332,7 @@ async fn run_segment(
                     CallChange::Started => open_calls += 1,
                     CallChange::Ended => open_calls = open_calls.saturating_sub(1),
                     CallChange::None => {}
+                    CallChange::Stopped(failure) => break Some(Err(failure)),
                 }
             }
         }
@@ -357,34 +379,6 @@ fn cancelled_end(end: SegmentResult, seen: String) -> RunModelOutcome {
     }
 }
 
-/// A policy without a deadline of its own gets the Flow's.
-fn set_deadlines(calls: &mut [RequestedCall], deadline: Option<Duration>) {
-    for call in calls {
-        call.policy.approval_deadline = call.policy.approval_deadline.or(deadline);
-    }
-}
-
-fn outcome_with_deadlines(
-    mut outcome: RunModelOutcome,
-    deadline: Option<Duration>,
-) -> RunModelOutcome {
-    if let RunModelOutcome::ToolCallsRequested { calls, .. } = &mut outcome {
-        set_deadlines(calls, deadline);
-    }
-    outcome
-}
-
-fn with_deadlines(mut update: SegmentUpdate, deadline: Option<Duration>) -> SegmentUpdate {
-    if let SegmentUpdate::Event(
-        SegmentEvent::Checkpoint(progress) | SegmentEvent::ParkRequested(progress),
-        _,
-    ) = &mut update
-    {
-        set_deadlines(&mut progress.calls, deadline);
-    }
-    update
-}
-
 async fn until(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at).await,
@@ -397,6 +391,8 @@ enum CallChange {
     Started,
     Ended,
     None,
+    /// The turn may not go on.
+    Stopped(AttemptFailure),
 }
 
 async fn answer(
@@ -418,7 +414,15 @@ async fn answer(
                 attempt: attempt.clone(),
                 event,
             };
-            let answer = match context.deliver(input).await.map(|it| it.reply) {
+            let applied = context.deliver(input).await;
+            if is_checkpoint
+                && let Ok(applied) = &applied
+                && let Err(failure) = check_spend(context, &applied.state).await
+            {
+                // Unanswered, the CLI asks the model nothing more.
+                return CallChange::Stopped(failure);
+            }
+            let answer = match applied.map(|it| it.reply) {
                 Ok(Reply::CallGranted) => (context.check_fence().await)
                     .map(|()| SegmentReply::Granted)
                     .map_err(|_| LinkError::Superseded),
@@ -482,8 +486,13 @@ async fn final_reply(
 /// Runs one gated call in its own Step.
 ///
 /// Its arguments are read before its start mark is set: a store that cannot be read costs no start.
-pub(super) async fn call_tool(context: StepContext, step_id: StepId, call: InterruptId) {
-    let arguments = match context.row(RowKind::Arguments, call.as_str()).await {
+pub(super) async fn call_tool(
+    context: StepContext,
+    step_id: StepId,
+    call: InterruptId,
+    arguments: RowKind,
+) {
+    let arguments = match context.row(arguments, call.as_str()).await {
         Ok(arguments) => arguments,
         Err(error) => {
             tracing::warn!(session = %context.session, %call, %error, "a call cannot be started yet");

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
 use super::FORMAT;
+use crate::commit::RowKind;
 use crate::ids::{IdempotencyKey, SessionId, StepId, Timestamp, ToolCallId, TurnId};
 use crate::policy::ToolPolicy;
 use crate::turn::CallPlace;
@@ -300,6 +301,9 @@ pub struct CallRecord {
     pub place: CallPlace,
     /// The digest of its final input.
     pub digest: ArgumentsDigest,
+    /// The digest of the input that the model asked with, where a person approved another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked_digest: Option<ArgumentsDigest>,
     /// The length of its arguments, in bytes; they are a row of their own.
     pub arguments_bytes: u64,
     /// The beginning of its arguments, at most [`ARGUMENTS_PREVIEW_CHARS`] characters, for lists and notes.
@@ -347,12 +351,9 @@ impl CallRecord {
             policy: call.policy,
             place: call.place,
             digest: ArgumentsDigest::of(session, &call.tool_name, &call.arguments),
+            asked_digest: None,
             arguments_bytes: call.arguments.len() as u64,
-            arguments_preview: call
-                .arguments
-                .chars()
-                .take(ARGUMENTS_PREVIEW_CHARS)
-                .collect(),
+            arguments_preview: preview(&call.arguments),
             step_id: None,
             status: CallStatus::Requested,
             starts: 0,
@@ -362,6 +363,22 @@ impl CallRecord {
             started_at: None,
             finished_at: None,
             extra: Map::new(),
+        }
+    }
+
+    /// Puts another input in the place of the model's: a person wants that one to run (G4).
+    pub(crate) fn change_arguments(&mut self, session: &SessionId, arguments: &str) {
+        let digest = ArgumentsDigest::of(session, &self.tool_name, arguments);
+        self.asked_digest = Some(std::mem::replace(&mut self.digest, digest));
+        self.arguments_bytes = arguments.len() as u64;
+        self.arguments_preview = preview(arguments);
+    }
+
+    /// Returns where the input that runs is stored.
+    pub(crate) const fn arguments_kind(&self) -> RowKind {
+        match self.asked_digest {
+            Some(_) => RowKind::ChangedArguments,
+            None => RowKind::Arguments,
         }
     }
 
@@ -380,4 +397,8 @@ impl CallRecord {
     pub fn idempotency_key(&self, session: &SessionId) -> IdempotencyKey {
         IdempotencyKey::of_call(session, self.turn_id, &self.tool_call_id)
     }
+}
+
+fn preview(arguments: &str) -> String {
+    arguments.chars().take(ARGUMENTS_PREVIEW_CHARS).collect()
 }

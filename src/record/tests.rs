@@ -292,6 +292,10 @@ fn events() -> Vec<SessionEvent> {
         SessionEnded {
             reason: EndReason::TimedOut,
         },
+        SessionForked {
+            from: SessionId::new("other").unwrap(),
+            last_turn: TurnId::new(3),
+        },
     ];
     let numbered = kinds.into_iter().zip(1..);
     numbered

@@ -145,8 +145,8 @@ impl Reduction {
     /// after it. A record that has ended is never touched again (N34).
     pub(super) fn end_call(&mut self, index: usize, outcome: ToolOutcome) -> Result<(), Bug> {
         let now = self.now;
-        let outcome = cut_outcome(outcome);
         let call = self.call_mut(index)?;
+        let outcome = cut_outcome(with_change(&call.record, outcome));
         if call.record.status.is_final() {
             return Err(Bug {
                 invariant: "a final record never changes",
@@ -356,6 +356,27 @@ fn outcome_after_starts(effect: ToolEffect, starts: u32, not_run: ToolOutcome) -
 fn failed_each_time() -> ToolOutcome {
     ToolOutcome::Failed {
         error: "the call failed each time it was tried".to_owned(),
+    }
+}
+
+/// The model is told when a call ran with another input than its own.
+fn with_change(record: &CallRecord, outcome: ToolOutcome) -> ToolOutcome {
+    if record.asked_digest.is_none() {
+        return outcome;
+    }
+    let input = &record.arguments_preview;
+    let told = |text: String| {
+        format!("[A person changed the input of this call. It ran with: {input}]\n{text}")
+    };
+    match outcome {
+        ToolOutcome::Succeeded { output } => ToolOutcome::Succeeded {
+            output: told(output),
+        },
+        ToolOutcome::Failed { error } => ToolOutcome::Failed { error: told(error) },
+        ToolOutcome::Rejected { .. }
+        | ToolOutcome::Expired
+        | ToolOutcome::Skipped { .. }
+        | ToolOutcome::OutcomeUnknown => outcome,
     }
 }
 

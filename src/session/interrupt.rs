@@ -1,10 +1,15 @@
 //! A person's answer to an open interrupt.
 
-use super::state::{CallStep, STATE_BYTES_WITH_WORDS_MAX};
+use serde_json::{Map, Value};
+
+use super::segment_report::ARGUMENTS_BYTES_MAX;
+use super::state::{CallState, CallStep, STATE_BYTES_WITH_WORDS_MAX};
 use super::{ReduceError, Reduction, Refusal, Reply};
+use crate::commit::RowKind;
 use crate::event::EventKind;
-use crate::ids::InterruptId;
+use crate::ids::{InterruptId, SessionId};
 use crate::record::{ArgumentsDigest, CallRecord, Decider, Decision, ToolOutcome};
+use crate::turn::CallPlace;
 
 /// The longest name of a person and the longest rejection message, in bytes.
 pub const RESOLVER_BYTES_MAX: usize = 16 * 1024;
@@ -24,6 +29,9 @@ pub struct Resolution {
     pub decided_by: Option<String>,
     /// The digest of the input that the person saw; when given, another one is refused (G4).
     pub digest: Option<ArgumentsDigest>,
+    /// What is to run in the place of the input that the person saw: a JSON object. With an approval
+    /// of a call that runs in its own Step only.
+    pub changed_arguments: Option<String>,
 }
 
 impl Reduction {
@@ -36,6 +44,7 @@ impl Reduction {
             decision,
             decided_by,
             digest,
+            changed_arguments,
         } = resolution;
         check_length("decided_by", decided_by.as_deref())?;
         let decision = normalized(decision);
@@ -50,8 +59,12 @@ impl Reduction {
             return Err(Refusal::UnknownInterrupt { interrupt_id }.into());
         };
         let call = &calls[index];
-        if digest.is_some_and(|it| it != call.record.digest) {
+        let asked = call.record.asked_digest.as_ref();
+        if digest.is_some_and(|it| it != *asked.unwrap_or(&call.record.digest)) {
             return Err(Refusal::DigestMismatch { interrupt_id }.into());
+        }
+        if let Some(changed) = &changed_arguments {
+            check_change(call, &decision, &interrupt_id, changed)?;
         }
         if call.expires_at().is_some_and(|at| at <= self.now) {
             return Err(Refusal::Expired { interrupt_id }.into());
@@ -62,7 +75,10 @@ impl Reduction {
             | CallStep::PermittedInSegment
             | CallStep::StartedInSegment { .. }
             | CallStep::Final => {
-                return answer_again(&call.record, interrupt_id, &decision).map_err(Into::into);
+                let session = &self.state.session_id;
+                let changed = changed_arguments.as_deref();
+                return answer_again(session, &call.record, interrupt_id, &decision, changed)
+                    .map_err(Into::into);
             }
         }
         let (turn_id, approved) = (call.record.turn_id, decision == Decision::Approve);
@@ -80,6 +96,13 @@ impl Reduction {
         if has_words && self.state_bytes()? > STATE_BYTES_WITH_WORDS_MAX {
             return Err(Refusal::SessionFull.into());
         }
+        if let Some(changed) = changed_arguments {
+            let session = self.state.session_id.clone();
+            let record = &mut self.call_mut(index)?.record;
+            record.change_arguments(&session, &changed);
+            let key = self.call_mut(index)?.interrupt_id().as_str().to_owned();
+            self.put_row(RowKind::ChangedArguments, key, changed.into_bytes());
+        }
         match decision {
             Decision::Approve => self.permit_call(index)?,
             Decision::Reject { message } => {
@@ -96,15 +119,20 @@ impl Reduction {
 /// # Errors
 /// [`Refusal::AlreadyResolved`], or [`Refusal::UnknownInterrupt`] when the call never waited for a person.
 pub(crate) fn answer_again(
+    session: &SessionId,
     record: &CallRecord,
     interrupt_id: InterruptId,
     decision: &Decision,
+    changed: Option<&str>,
 ) -> Result<Reply, Refusal> {
     if !record.policy.requires_approval() {
         return Err(Refusal::UnknownInterrupt { interrupt_id });
     }
+    let changed = changed.map(|it| ArgumentsDigest::of(session, &record.tool_name, it));
+    let was_changed = record.asked_digest.is_some().then_some(&record.digest);
+    let is_same_input = changed.as_ref() == was_changed;
     match &record.decider {
-        Some(decider) if decider.decision == *decision => {
+        Some(decider) if decider.decision == *decision && is_same_input => {
             Ok(Reply::InterruptResolved { duplicate: true })
         }
         Some(decider) => Err(Refusal::AlreadyResolved {
@@ -128,6 +156,32 @@ pub(crate) fn normalized(decision: Decision) -> Decision {
             message: message.filter(|it| !it.is_empty()),
         },
         Decision::Approve => Decision::Approve,
+    }
+}
+
+/// A changed input is an object, and only a call in its own Step can be given one: a tool of the CLI
+/// runs with what the model wrote (a deferral passes over another input, measured on CLI 2.1.316 and
+/// 2.1.332).
+fn check_change(
+    call: &CallState,
+    decision: &Decision,
+    interrupt_id: &InterruptId,
+    changed: &str,
+) -> Result<(), Refusal> {
+    if changed.len() > ARGUMENTS_BYTES_MAX {
+        return Err(Refusal::FieldTooLong {
+            field: "the changed arguments",
+            bytes_max: ARGUMENTS_BYTES_MAX,
+        });
+    }
+    if serde_json::from_str::<Map<String, Value>>(changed).is_err() {
+        return Err(Refusal::ArgumentsNotAnObject);
+    }
+    match (decision, call.record.place) {
+        (Decision::Approve, CallPlace::Step) => Ok(()),
+        (Decision::Reject { .. }, _) | (_, CallPlace::Segment) => Err(Refusal::ArgumentsAreFixed {
+            interrupt_id: interrupt_id.clone(),
+        }),
     }
 }
 

@@ -268,7 +268,7 @@ impl Reduction {
 }
 
 /// The longest arguments of a gated call, in bytes (spec/core.md 31.17).
-const ARGUMENTS_BYTES_MAX: usize = 256 * 1024;
+pub(super) const ARGUMENTS_BYTES_MAX: usize = 256 * 1024;
 
 pub(super) fn too_many_segments() -> AttemptFailure {
     let detail = format!("the turn asked for more than {SEGMENTS_MAX} segments");

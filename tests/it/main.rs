@@ -6,6 +6,7 @@
 )]
 
 mod canary;
+mod cancel;
 mod cli_facts;
 mod crash;
 mod crash_points;

@@ -228,6 +228,7 @@ impl History {
             decision,
             decided_by: None,
             digest: None,
+            changed_arguments: self.random.is_one_in(6).then(|| "{}".to_owned()),
         }))
     }
 
@@ -399,6 +400,7 @@ impl History {
                     decision: Decision::Approve,
                     decided_by: None,
                     digest: None,
+                    changed_arguments: None,
                 }));
             }
             match due_steps(&self.world.state).last().cloned() {

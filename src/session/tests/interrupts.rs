@@ -26,6 +26,7 @@ fn answer(decision: Decision) -> Resolution {
         decision,
         decided_by: None,
         digest: None,
+        changed_arguments: None,
     }
 }
 
@@ -140,6 +141,7 @@ fn an_answer_holds_for_the_input_that_was_seen() {
     let digest = |arguments| ArgumentsDigest::of(&SessionId::new("s").unwrap(), "tool", arguments);
     let wrong = Resolution {
         digest: Some(digest(r#"{"for":"c2"}"#)),
+        changed_arguments: None,
         ..answer(Decision::Approve)
     };
     let refusal = refused(world.apply(Input::ResolveInterrupt(wrong)));
@@ -148,6 +150,7 @@ fn an_answer_holds_for_the_input_that_was_seen() {
     assert_eq!(world.status("c1"), CallStatus::Requested);
     let right = Resolution {
         digest: Some(digest(r#"{"for":"c1"}"#)),
+        changed_arguments: None,
         ..answer(Decision::Approve)
     };
     let reply = world.apply(Input::ResolveInterrupt(right)).unwrap();
@@ -221,4 +224,69 @@ fn answers_may_come_in_any_order() {
             CallStatus::Rejected
         ]
     );
+}
+
+fn changed(call: &str, arguments: &str) -> Input {
+    Input::ResolveInterrupt(Resolution {
+        interrupt_id: InterruptId::of_call(TurnId::new(1), &call_id(call)),
+        changed_arguments: Some(arguments.to_owned()),
+        ..answer(Decision::Approve)
+    })
+}
+
+/// G4: what the person wrote is what runs: it has its own digest, and the model is told.
+#[test]
+fn a_person_may_approve_other_arguments() {
+    let mut world = World::with_calls(vec![call("c1", WRITE, CallPlace::Step)]);
+    let asked = world.record("c1");
+    world.apply(changed("c1", r#"{"for":"c9"}"#)).unwrap();
+    let record = world.record("c1");
+    assert_eq!(record.asked_digest.as_ref(), Some(&asked.digest));
+    assert_ne!(record.digest, asked.digest);
+    assert_eq!(record.arguments_preview, r#"{"for":"c9"}"#);
+    let key = row(RowKind::ChangedArguments, "t1/c1");
+    assert_eq!(world.rows[&key], br#"{"for":"c9"}"#);
+    let again = world.apply(changed("c1", r#"{"for":"c9"}"#)).unwrap();
+    assert_eq!(again, Reply::InterruptResolved { duplicate: true });
+    for other in [changed("c1", r#"{"for":"c8"}"#), {
+        Input::ResolveInterrupt(Resolution {
+            interrupt_id: InterruptId::from_client("t1/c1"),
+            ..answer(Decision::Approve)
+        })
+    }] {
+        let told = refused(world.apply(other));
+        assert!(matches!(told, Refusal::AlreadyResolved { .. }), "{told}");
+    }
+    let attempt = world.begin_due();
+    world.tool_ends(&attempt, succeeded());
+    let text = world.outcome_of("c1").model_text();
+    let told = "[A person changed the input of this call. It ran with: {\"for\":\"c9\"}]\ndone";
+    assert_eq!(text, told);
+}
+
+/// An input that is no object, or one for a call that cannot be given another, changes nothing.
+#[test]
+fn arguments_that_cannot_be_changed_are_refused() {
+    let mut world = World::with_calls(vec![
+        call("c1", WRITE, CallPlace::Step),
+        call("c2", WRITE, CallPlace::Segment),
+    ]);
+    for text in ["", "7", "[]", "{"] {
+        let told = refused(world.apply(changed("c1", text)));
+        assert_eq!(told, Refusal::ArgumentsNotAnObject, "{text}");
+    }
+    let large = format!(r#"{{"x":"{}"}}"#, "x".repeat(256 * 1024));
+    let told = refused(world.apply(changed("c1", &large)));
+    assert!(matches!(told, Refusal::FieldTooLong { .. }));
+    let interrupt_id = InterruptId::from_client("t1/c2");
+    let fixed = Refusal::ArgumentsAreFixed { interrupt_id };
+    assert_eq!(refused(world.apply(changed("c2", "{}"))), fixed);
+    let rejecting = Input::ResolveInterrupt(Resolution {
+        interrupt_id: InterruptId::from_client("t1/c1"),
+        changed_arguments: Some("{}".to_owned()),
+        ..answer(Decision::Reject { message: None })
+    });
+    let told = refused(world.apply(rejecting));
+    assert!(matches!(told, Refusal::ArgumentsAreFixed { .. }));
+    assert_eq!(world.statuses(&["c1", "c2"]), [CallStatus::Requested; 2]);
 }

@@ -324,6 +324,7 @@ impl World {
             decision,
             decided_by: None,
             digest: None,
+            changed_arguments: None,
         }))
     }
 

@@ -2,6 +2,7 @@
 
 mod broken_store;
 mod clients;
+mod copies;
 mod events;
 mod receipts;
 mod recovery;
@@ -18,6 +19,7 @@ use abide::event::{EventKind, SessionEvent};
 use abide::flow::{AgentSessionFlow, FlowRegistry, SessionOptions};
 use abide::ids::{EventCursor, FlowType, InterruptId, SessionId, Timestamp};
 use abide::record::MessageRole;
+use abide::spend::UsageLimit;
 use abide::store::{MemoryStateStore, SessionStatus, StateStore};
 use abide::testing::clock::TokioClock;
 
@@ -33,6 +35,7 @@ struct Place {
     runner: Scripted,
     options: LocalEngineOptions,
     flow_options: SessionOptions,
+    spend_limit: Option<UsageLimit>,
 }
 
 impl Place {
@@ -47,6 +50,7 @@ impl Place {
             runner,
             options,
             flow_options: SessionOptions::default(),
+            spend_limit: None,
         }
     }
 
@@ -55,8 +59,12 @@ impl Place {
     }
 
     async fn engine_of(&self, flow_type: &str) -> LocalEngine {
-        let flow = AgentSessionFlow::new(flow_type, self.runner.clone(), self.flow_options.clone())
-            .unwrap();
+        let mut flow =
+            AgentSessionFlow::new(flow_type, self.runner.clone(), self.flow_options.clone())
+                .unwrap();
+        if let Some(limit) = self.spend_limit {
+            flow = flow.with_spend_limit(limit);
+        }
         let registry = FlowRegistry::new().register(flow).unwrap();
         LocalEngine::start_with(registry, Arc::clone(&self.store), self.options.clone())
             .await

@@ -35,6 +35,7 @@ pub(super) enum Run {
 /// Does what the last user message says:
 ///
 /// - `call <tool>:<id> …`: asks for these calls, and reads their results aloud in the next segment
+/// - `spend <tool>:<id> …`: the same, and says that it used a model call
 /// - `panic`, `fail`: what it says
 /// - `live <text>`: writes live text, then waits for the gate
 /// - `wait`: waits for the gate
@@ -184,7 +185,8 @@ impl AgentFrameworkRunner for Scripted {
         let text = last.unwrap().text;
         let (verb, rest) = text.split_once(' ').unwrap_or((&text, ""));
         match verb {
-            "call" => return Ok(requested(rest)),
+            "call" => return Ok(requested(rest, 0)),
+            "spend" => return Ok(requested(rest, 1)),
             "panic" => panic!("as the test asked"),
             "fail" => return Err(AttemptFailure::new(FailureClass::Options, "as asked")),
             "live" => {
@@ -243,7 +245,7 @@ impl AgentFrameworkRunner for Scripted {
     }
 }
 
-fn requested(calls: &str) -> RunModelOutcome {
+fn requested(calls: &str, model_calls: u64) -> RunModelOutcome {
     let calls = calls.split(' ').map(|it| {
         let (tool, id) = it.split_once(':').unwrap();
         RequestedCall {
@@ -260,7 +262,10 @@ fn requested(calls: &str) -> RunModelOutcome {
     RunModelOutcome::ToolCallsRequested {
         calls: calls.collect(),
         messages: vec![message("I call tools.")],
-        usage: Usage::default(),
+        usage: Usage {
+            model_calls,
+            ..Usage::default()
+        },
     }
 }
 

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use abide::client::{CloseMode, Refusal};
 use abide::event::EndReason;
+use abide::failure::FailureClass;
 use abide::ids::TurnId;
 use abide::record::{CallStatus, EXPIRED_TEXT};
 use abide::settings::SessionSettings;
+use abide::spend::{UsageCap, UsageLimit};
 
 use super::*;
 
@@ -299,4 +301,41 @@ async fn the_next_turn_has_the_new_settings() {
         said(&client, &id).await.pop().unwrap().1,
         r#"Some("other")"#
     );
+}
+
+/// N42: a limit stops a turn before its next segment; the session stays, and its own limit holds on.
+#[tokio::test(start_paused = true)]
+async fn a_limit_stops_a_turn_before_its_next_segment() {
+    let mut place = Place::new(Scripted::open());
+    let cap = |calls| UsageCap {
+        model_calls: Some(calls),
+        ..UsageCap::default()
+    };
+    place.spend_limit = Some(UsageLimit {
+        turn: cap(1),
+        session: cap(3),
+    });
+    let engine = place.engine().await;
+    let (client, id) = (engine.client(), session("s"));
+    client
+        .start_session(start("s", "spend free:c1"))
+        .await
+        .unwrap();
+    let mut log = Log::of(&client, &id).await;
+    log.turns_over(1).await;
+    let failure = client.snapshot(&id).await.unwrap().last_failure.unwrap();
+    assert_eq!(failure.class, FailureClass::SpendLimit);
+    assert_eq!(failure.detail, "the model calls of the turn are used up");
+    assert_eq!(
+        place.runner.tools(),
+        [("c1".to_owned(), 1)],
+        "what ran stays"
+    );
+    for turn in 2..=4 {
+        client.send_user_message(&id, "hello", None).await.unwrap();
+        log.turns_over(turn).await;
+    }
+    let failure = client.snapshot(&id).await.unwrap().last_failure.unwrap();
+    assert_eq!(failure.turn_id, TurnId::new(4));
+    assert_eq!(failure.detail, "the model calls of the session are used up");
 }

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use abide::client::CloseMode;
+use abide::client::{CloseMode, ResolveInterrupt, StartSession};
 use abide::event::EventKind;
-use abide::ids::SessionId;
+use abide::ids::{FlowType, SessionId, TurnId};
 use abide::record::{CallStatus, EXPIRED_TEXT, MessageRole};
 use abide::settings::SessionSettings;
 use abide::store::SessionStatus;
@@ -50,8 +50,23 @@ pub(crate) const WISHES: &[Scenario] = &[
         is_central: true,
     },
     Scenario {
+        name: "approved with other arguments, live",
+        run: |it| Box::pin(approved_with_other_arguments(it, false)),
+        is_central: true,
+    },
+    Scenario {
+        name: "approved with other arguments, parked",
+        run: |it| Box::pin(approved_with_other_arguments(it, true)),
+        is_central: true,
+    },
+    Scenario {
         name: "another model in the next turn",
         run: |it| Box::pin(another_model_in_the_next_turn(it)),
+        is_central: false,
+    },
+    Scenario {
+        name: "a fork on another branch",
+        run: |it| Box::pin(a_fork_on_another_branch(it)),
         is_central: false,
     },
     Scenario {
@@ -62,6 +77,13 @@ pub(crate) const WISHES: &[Scenario] = &[
 ];
 
 const REFUND: &str = r#"script: call refund {"order_id":"7"}"#;
+
+/// No process waits for a person.
+async fn park_at_once(world: &mut World) {
+    world.session_options.live_window = Duration::ZERO;
+    world.shut_down().await;
+    world.start_engine().await;
+}
 
 async fn cancel(world: &World, session: &SessionId) {
     let reason = Some("enough".to_owned());
@@ -103,9 +125,7 @@ async fn cancelled_while_streaming(world: &mut World) {
 
 async fn cancelled_while_a_call_waits(world: &mut World, parked: bool) {
     if parked {
-        world.session_options.live_window = Duration::ZERO;
-        world.shut_down().await;
-        world.start_engine().await;
+        park_at_once(world).await;
     }
     let session = world.start_session("cancel", REFUND).await;
     let open = world.wait_for_interrupt(&session).await;
@@ -130,9 +150,7 @@ async fn steered_while_streaming(world: &mut World) {
 
 async fn steered_while_a_call_waits(world: &mut World, parked: bool) {
     if parked {
-        world.session_options.live_window = Duration::ZERO;
-        world.shut_down().await;
-        world.start_engine().await;
+        park_at_once(world).await;
     }
     let session = world.start_session("steer", REFUND).await;
     let open = world.wait_for_interrupt(&session).await;
@@ -224,4 +242,52 @@ async fn closed_while_streaming(world: &mut World) {
         .await;
     world.open_gate("middle");
     assert_eq!(world.snapshot(&session).await.status, SessionStatus::Ended);
+}
+
+/// G4: the handler gets what the person wrote, and the model is told.
+async fn approved_with_other_arguments(world: &mut World, parked: bool) {
+    if parked {
+        park_at_once(world).await;
+    }
+    let session = world.start_session("changed", REFUND).await;
+    let open = world.wait_for_interrupt(&session).await;
+    if parked {
+        world.wait_until_parked(&session).await;
+    }
+    let answer = ResolveInterrupt::approve(open.interrupt_id)
+        .for_digest(open.digest)
+        .with_changed_arguments(r#"{"order_id":"8"}"#);
+    let client = world.client();
+    let resolved = client.resolve_interrupt(&session, answer).await;
+    assert!(resolved.expect("the answer is taken"));
+    world.wait_for_turns(&session, 1).await;
+    let told = "[A person changed the input of this call. It ran with: {\"order_id\":\"8\"}]";
+    let answer = world.last_answer(&session).await;
+    assert_eq!(answer, format!("refund: {told}\norder 8 is refunded"));
+    let effects = world.effects.lines();
+    assert_eq!(effects.len(), 1);
+    assert!(effects[0].starts_with("refund 8"), "{effects:?}");
+}
+
+/// The CLI resumes the conversation of the turn that was named, in both sessions.
+async fn a_fork_on_another_branch(world: &mut World) {
+    let session = world.start_session("trunk", "script: say one").await;
+    world.wait_for_turns(&session, 1).await;
+    world.send(&session, "script: say two").await;
+    world.wait_for_turns(&session, 2).await;
+    let fork = SessionId::new("branch").expect("an id");
+    let flow_type = FlowType::new("Test").expect("a flow type");
+    let start = StartSession::new(fork.clone(), flow_type).with_initial_message("script: recall");
+    let client = world.client();
+    let forked = client.fork_session(&session, TurnId::new(1), start).await;
+    assert!(forked.expect("it is forked"));
+    world.wait_for_turns(&fork, 1).await;
+    let answer = world.last_answer(&fork).await;
+    assert!(
+        answer.contains("one") && !answer.contains("two"),
+        "{answer}"
+    );
+    world.send(&session, "script: recall").await;
+    world.wait_for_turns(&session, 3).await;
+    assert!(world.last_answer(&session).await.contains("two"));
 }

@@ -247,6 +247,15 @@ impl World {
         self.directory.path().join("work").join(name)
     }
 
+    /// Waits until this file is in the CLI's working directory.
+    pub(crate) async fn wait_for_file(&self, name: &str) {
+        let path = self.work_path(name);
+        while !path.exists() {
+            // sleeps because a tool of the real CLI makes it, and tells nobody.
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    }
+
     /// How often a shell command of the scenario ran: each adds a line to `marker`.
     pub(crate) fn bash_runs(&self) -> usize {
         match &self.cli {
