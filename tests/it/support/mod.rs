@@ -2,6 +2,7 @@
 //! the fake one in the process, or the real one on a scripted Messages API.
 
 pub(crate) mod counted;
+pub(crate) mod dice;
 pub(crate) mod patience;
 mod time;
 mod tools;
@@ -35,7 +36,7 @@ pub(crate) struct World {
     pub(crate) store: Arc<dyn StateStore>,
     pub(crate) cli: Cli,
     engine: Option<LocalEngine>,
-    engine_options: LocalEngineOptions,
+    pub(crate) engine_options: LocalEngineOptions,
     /// How gated calls wait, and how long a process waits with them.
     pub(crate) wait: GatedCallWait,
     pub(crate) session_options: SessionOptions,
