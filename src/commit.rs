@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::event::StepKind;
 use crate::ids::{ChunkId, EventCursor, FlowType, Tenant, Timestamp};
+use crate::record::OpenInterrupt;
 
 /// Everything one reduction changes; it holds entirely or not at all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -19,6 +21,9 @@ pub struct Commit {
     pub state: Vec<u8>,
     /// What sessions are listed by.
     pub summary: SessionSummary,
+    /// All interrupts that are open after it, each with an id of its own; those of the commit before
+    /// that are not among them are no longer open.
+    pub interrupts: Vec<OpenInterrupt>,
     /// The new end of the transcript chain; going back to an earlier one is how a turn is rolled back.
     pub head: Option<ChunkId>,
     /// New chunks of the transcript, each with a parent that exists or stands earlier in this list.
@@ -27,6 +32,22 @@ pub struct Commit {
     pub rows: Vec<RowChange>,
     /// New events, whose cursors follow the last stored one without a gap (G13).
     pub events: Vec<EventRow>,
+}
+
+impl Commit {
+    /// Returns both as one commit: what `next` builds on has happened with it.
+    #[must_use]
+    pub(crate) fn followed_by(mut self, next: Self) -> Self {
+        self.chunks.extend(next.chunks);
+        self.rows.extend(next.rows);
+        self.events.extend(next.events);
+        Self {
+            chunks: self.chunks,
+            rows: self.rows,
+            events: self.events,
+            ..next
+        }
+    }
 }
 
 /// An immutable piece of the transcript: some stored messages, in order.
@@ -230,6 +251,8 @@ pub struct SessionSummary {
     pub flow_type: Option<FlowType>,
     /// What it is doing.
     pub status: SessionStatus,
+    /// The Step that it is at: the one that runs, is due, or waits for a person; `None` between turns.
+    pub step: Option<StepKind>,
     /// Whose it is.
     pub tenant: Option<Tenant>,
     /// What the application said about it at its start.

@@ -4,7 +4,9 @@ use serde::de::IntoDeserializer as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::failure::FailureClass;
-use crate::ids::{EventCursor, InterruptId, MessageId, StepId, Timestamp, ToolCallId, TurnId};
+use crate::ids::{
+    EventCursor, InterruptId, MessageId, SessionId, StepId, Timestamp, ToolCallId, TurnId,
+};
 use crate::policy::ToolEffect;
 use crate::record::CallStatus;
 use crate::turn::Usage;
@@ -65,16 +67,32 @@ pub enum StepKind {
     Unrecognized,
 }
 
-impl std::fmt::Display for StepKind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
+impl StepKind {
+    /// Returns the name it is stored and shown under.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
             Self::RunModel => "RunModel",
             Self::AwaitToolApproval => "AwaitToolApproval",
             Self::CallTool => "CallTool",
             Self::CallSingleAttemptTool => "CallSingleAttemptTool",
             Self::ResumeTurn => "ResumeTurn",
             Self::Unrecognized => "Unrecognized",
-        })
+        }
+    }
+
+    /// Returns the kind with this name, `None` for one of a newer version.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        let known: Result<Self, serde::de::value::Error> =
+            Self::deserialize(name.into_deserializer());
+        known.ok()
+    }
+}
+
+impl std::fmt::Display for StepKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
     }
 }
 
@@ -96,6 +114,13 @@ pub enum EndReason {
 pub enum EventKind {
     /// The session exists.
     SessionStarted,
+    /// The session began with the conversation of another one.
+    SessionForked {
+        /// Which one.
+        from: SessionId,
+        /// The last turn of it that is part of this session.
+        last_turn: TurnId,
+    },
     /// A user message was accepted.
     MessageQueued {
         /// Which one.

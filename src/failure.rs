@@ -54,6 +54,30 @@ pub enum FailureClass {
 }
 
 impl FailureClass {
+    /// Every class that can be stored.
+    pub const ALL: &'static [Self] = &[
+        Self::Options,
+        Self::CliUnavailable,
+        Self::CliTooOld,
+        Self::CliVersion,
+        Self::CliFailed,
+        Self::CliContract,
+        Self::UndecidedCall,
+        Self::Authentication,
+        Self::Overloaded,
+        Self::RateLimited,
+        Self::PromptTooLong,
+        Self::BudgetExceeded,
+        Self::SpendLimit,
+        Self::MaxTurns,
+        Self::ApiError,
+        Self::Store,
+        Self::AttemptsLost,
+        Self::TooManySegments,
+        Self::TooManyCalls,
+        Self::Runner,
+    ];
+
     /// True when another attempt may end differently.
     #[must_use]
     pub const fn is_retryable(self) -> bool {

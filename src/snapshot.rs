@@ -32,8 +32,11 @@ pub struct AgentSnapshot {
     pub revision: Revision,
     /// The turn that runs or waits.
     pub active_turn: Option<ActiveTurnView>,
-    /// The conversation, oldest first.
+    /// The conversation, oldest first; all of it, or its end.
     pub messages: Vec<MessageView>,
+    /// True when the conversation begins before the first of these messages. Always false in a whole
+    /// snapshot.
+    pub has_earlier_messages: bool,
     /// What people have to decide.
     pub pending_interrupts: Vec<PendingInterrupt>,
     /// The gated calls of the active turn.

@@ -158,12 +158,20 @@ fn filled(bytes: usize, revision: usize) -> Vec<u8> {
     vec![b'a' + (revision % 26) as u8; bytes]
 }
 
+/// How many transactions a second the raw twin writes, with this many threads of so many each.
+pub(crate) fn raw_per_s(database: &Path, threads: usize, commits: usize) -> f64 {
+    let raw = Raw::open(database);
+    let begun = Instant::now();
+    raw.commit_all(threads, 0, commits);
+    (threads * commits) as f64 / begun.elapsed().as_secs_f64()
+}
+
 /// The raw twin.
 #[derive(Clone)]
-struct Raw(Arc<Mutex<Connection>>);
+pub(crate) struct Raw(Arc<Mutex<Connection>>);
 
 impl Raw {
-    fn open(path: &Path) -> Self {
+    pub(crate) fn open(path: &Path) -> Self {
         let connection = Connection::open(path).expect("a file");
         connection
             .execute_batch(
@@ -171,11 +179,35 @@ impl Raw {
                  CREATE TABLE states (session INTEGER PRIMARY KEY, state BLOB NOT NULL) STRICT;
                  CREATE TABLE rows (session INTEGER NOT NULL, kind TEXT NOT NULL, key TEXT NOT NULL,
                     value BLOB NOT NULL, PRIMARY KEY (session, kind, key)) STRICT;
+                 CREATE TABLE chunks (session INTEGER NOT NULL, id INTEGER NOT NULL,
+                    bytes BLOB NOT NULL, PRIMARY KEY (session, id)) STRICT;
                  CREATE TABLE events (session INTEGER NOT NULL, cursor INTEGER NOT NULL,
                     bytes BLOB NOT NULL, PRIMARY KEY (session, cursor)) STRICT, WITHOUT ROWID;",
             )
             .expect("tables");
         Self(Arc::new(Mutex::new(connection)))
+    }
+
+    /// These commits, one after the other, for so many sessions in each of the threads.
+    pub(crate) fn write_all(&self, threads: usize, sessions: usize, commits: &[Commit]) {
+        std::thread::scope(|scope| {
+            for thread in 0..threads {
+                scope.spawn(move || {
+                    for session in 0..sessions {
+                        for commit in commits {
+                            let session = (thread * sessions + session) as i64;
+                            let connection = self.0.blocking_lock();
+                            write(&connection, session, commit).expect("it holds");
+                        }
+                    }
+                });
+            }
+        });
+    }
+
+    /// One transaction of the usual size.
+    pub(crate) fn commit_one(&self, revision: usize) {
+        self.commit_all(1, revision, 1);
     }
 
     fn commit_all(&self, sessions: usize, done: usize, commits: usize) -> Vec<f64> {
@@ -214,6 +246,10 @@ fn write(at: &Connection, session: i64, commit: &Commit) -> rusqlite::Result<()>
             )?
             .execute(params![session, key.kind.name(), key.key, value])?;
         }
+    }
+    for chunk in &commit.chunks {
+        at.prepare_cached("INSERT INTO chunks (session, id, bytes) VALUES (?1, ?2, ?3)")?
+            .execute(params![session, chunk.id.0 as i64, chunk.bytes])?;
     }
     for event in &commit.events {
         at.prepare_cached("INSERT INTO events (session, cursor, bytes) VALUES (?1, ?2, ?3)")?

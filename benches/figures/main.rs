@@ -16,23 +16,35 @@
 //! | [`stored`]: the database after a session of 200 turns | at most 0.2 of what the CLI mirrored |
 //! | [`resume`]: our own part of resuming from 10,000 entries | at most 60 ms |
 //! | [`parked`]: memory of 10,000 sessions that wait for people | at most 20 MB |
+//! | [`inbox`]: opening a store with 10,000 parked sessions, engine and inbox | at most 2,000 ms |
+//! | [`inbox`]: approvals committed by 64 clients | at least 1,000/s |
+//! | [`inbox`]: from an approval to the start of the handler, same process | p99 at most 25 ms |
+//! | [`sessions`]: sessions of five Steps, 200 at once | at least 0.5 times raw |
+//! | [`events`]: from a message to 100 subscribers, same process | p95 at most 10 ms |
+//! | [`tail`]: the end of a session of 100,000 entries | at most 50 ms |
 
 mod commit;
 mod decode;
 mod deliver;
+mod events;
 mod gated;
+mod inbox;
 mod parked;
 mod process;
+mod recording;
 mod report;
 mod resume;
+mod scripted;
+mod sessions;
 mod stored;
+mod tail;
 mod turn;
 
 use std::process::ExitCode;
 
 use report::{Effort, Figure, Group};
 
-const GROUPS: [Group; 9] = [
+const GROUPS: [Group; 13] = [
     turn::GROUP,
     decode::GROUP,
     deliver::GROUP,
@@ -42,6 +54,10 @@ const GROUPS: [Group; 9] = [
     stored::GROUP,
     resume::GROUP,
     parked::GROUP,
+    inbox::GROUP,
+    sessions::GROUP,
+    events::GROUP,
+    tail::GROUP,
 ];
 
 fn main() -> ExitCode {

@@ -8,29 +8,18 @@
 //! There is no raw twin: the least is nothing.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use abide::client::{AgentSessionClient, Observed, StartSession};
-use abide::engine::LocalEngine;
 use abide::event::EventKind;
-use abide::failure::AttemptFailure;
-use abide::flow::{AgentSessionFlow, FlowRegistry, SessionOptions};
-use abide::ids::{ClaudeSessionId, EventCursor, FlowType, SessionId, ToolCallId};
-use abide::policy::{ToolEffect, ToolPolicy};
-use abide::record::{FrameworkItem, MessageRole};
-use abide::runner::{
-    AgentFrameworkRunner, RunModelRequest, SegmentLink, ToolCallEnd, ToolCallRequest,
-};
-use abide::store::SqliteStateStore;
-use abide::turn::{CallPlace, NewMessage, RequestedCall, RunModelOutcome, Usage};
-use async_trait::async_trait;
+use abide::ids::{EventCursor, FlowType, SessionId};
 use rusqlite::Connection;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use crate::process::{child_processes, memory_kb, numbers};
 use crate::report::{Effort, Figure, Group, quantile};
+use crate::scripted::{self, Asking};
 
 pub(crate) const GROUP: Group = Group {
     names: &["parked_10000_rss_mb"],
@@ -73,10 +62,10 @@ fn run(effort: Effort) -> Vec<Figure> {
 }
 
 /// Parks that many sessions.
-fn populate(database: &Path, sessions: usize) {
+pub(crate) fn populate(database: &Path, sessions: usize) {
     let runtime = Runtime::new().expect("a runtime");
     runtime.block_on(async {
-        let engine = engine(database).await;
+        let engine = scripted::engine(database, Asking::a_refund()).await;
         let mut waiting = tokio::task::JoinSet::new();
         for number in 0..sessions {
             if waiting.len() == AT_ONCE {
@@ -107,7 +96,7 @@ fn populate(database: &Path, sessions: usize) {
 pub(crate) fn child(database: &Path) -> Vec<u64> {
     let runtime = Runtime::new().expect("a runtime");
     let memory = runtime.block_on(async {
-        let engine = engine(database).await;
+        let engine = scripted::engine(database, Asking::a_refund()).await;
         park(engine.client(), "one-more".to_owned()).await;
         tokio::time::timeout(HANGS_AFTER, rest(database))
             .await
@@ -139,14 +128,6 @@ async fn rest(database: &Path) {
     }
 }
 
-async fn engine(database: &Path) -> LocalEngine {
-    let store = SqliteStateStore::open(database).await.expect("a store");
-    let flow = AgentSessionFlow::new("Figures", Asking, SessionOptions::default()).expect("a flow");
-    let registry = FlowRegistry::new().register(flow).expect("a registry");
-    let engine = LocalEngine::start(registry, Arc::new(store)).await;
-    engine.expect("an engine")
-}
-
 /// Starts a session and waits until it waits.
 async fn park(client: AgentSessionClient, name: String) {
     let session = SessionId::new(name).expect("an id");
@@ -162,44 +143,6 @@ async fn park(client: AgentSessionClient, name: String) {
             && event.kind == EventKind::TurnSuspended
         {
             return;
-        }
-    }
-}
-
-/// A runner whose model asks for a write.
-#[derive(Debug)]
-struct Asking;
-
-#[async_trait]
-impl AgentFrameworkRunner for Asking {
-    async fn run_model(
-        &self,
-        _: RunModelRequest,
-        _: SegmentLink,
-    ) -> Result<RunModelOutcome, AttemptFailure> {
-        let session = ClaudeSessionId::new("11111111-2222-4333-8444-555555555555");
-        let item = FrameworkItem::claude_transcript(session.expect("an id"), Vec::new());
-        Ok(RunModelOutcome::ToolCallsRequested {
-            calls: vec![RequestedCall {
-                tool_call_id: ToolCallId::new("toolu_01").expect("an id"),
-                tool_name: "refund".to_owned(),
-                arguments: r#"{"order_id":"7","reason":"late and wet"}"#.to_owned(),
-                policy: ToolPolicy::new(ToolEffect::NonIdempotentWrite),
-                place: CallPlace::Step,
-            }],
-            messages: vec![NewMessage {
-                role: MessageRole::Assistant,
-                text: "I will refund it.".to_owned(),
-                tool_call_id: None,
-                item: item.expect("JSON"),
-            }],
-            usage: Usage::default(),
-        })
-    }
-
-    async fn call_tool(&self, _: ToolCallRequest) -> ToolCallEnd {
-        ToolCallEnd::Succeeded {
-            output: "refunded".to_owned(),
         }
     }
 }

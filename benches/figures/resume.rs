@@ -54,13 +54,13 @@ const CAPTURE: &str = include_str!("../../fixtures/lines/2.1.316/inline_two_para
 
 const ENTRIES_PER_TURN: usize = 10;
 
-const SESSION: &str = "session";
+pub(crate) const SESSION: &str = "session";
 
 fn run(effort: Effort) -> Vec<Figure> {
     let directory = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     let database = directory.path().join("store.sqlite");
     let entries = effort.pick(10_000, 100);
-    populate(&database, entries / ENTRIES_PER_TURN);
+    populate(&database, entries / ENTRIES_PER_TURN, ENTRIES_PER_TURN);
 
     let runtime = Runtime::new().expect("a runtime");
     let store = runtime.block_on(SqliteStateStore::open(&database));
@@ -141,13 +141,15 @@ fn transcript(directory: &Path) -> PathBuf {
     panic!("no transcript was written");
 }
 
-/// Makes the session: a turn after the other, each told by the runner as a segment would tell it.
-fn populate(database: &Path, turns: usize) {
+/// Makes the session: a turn after the other, each with so many entries, told by the runner as a
+/// segment would tell it: half of them in the first of three messages.
+pub(crate) fn populate(database: &Path, turns: usize, entries_per_turn: usize) {
     let runtime = Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let store = SqliteStateStore::open(database).await.expect("a store");
         let runner = Telling {
             templates: templates(),
+            entries_per_turn,
         };
         let flow = AgentSessionFlow::new("Figures", runner, SessionOptions::default());
         let registry = FlowRegistry::new().register(flow.expect("a flow"));
@@ -191,10 +193,11 @@ fn templates() -> Vec<String> {
     entries.map(|it| it.as_str().to_owned()).collect()
 }
 
-/// A runner whose turns have ten entries.
+/// A runner whose turns have so many entries.
 #[derive(Debug)]
 struct Telling {
     templates: Vec<String>,
+    entries_per_turn: usize,
 }
 
 impl Telling {
@@ -231,10 +234,13 @@ impl AgentFrameworkRunner for Telling {
     ) -> Result<RunModelOutcome, AttemptFailure> {
         let turn = request.context.turn_id.to_string();
         let turn: usize = turn.trim_start_matches('t').parse().expect("a number");
-        let first = (turn - 1) * ENTRIES_PER_TURN;
+        let entries = self.entries_per_turn;
+        let first = (turn - 1) * entries;
         let session = ClaudeSessionId::new("11111111-2222-4333-8444-555555555555");
         let session = session.expect("an id");
-        let messages = [(0, 5), (5, 8), (8, 10)].map(|(from, to)| {
+        let ends = [0, entries / 2, entries * 4 / 5, entries];
+        let messages = [0, 1, 2].map(|part| {
+            let (from, to) = (ends[part], ends[part + 1]);
             let entries = (first + from..first + to)
                 .map(|it| self.entry(it))
                 .collect();

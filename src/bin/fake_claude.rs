@@ -4,9 +4,22 @@
 //! line for each change of the world; what the host does wrong goes to stderr and makes the exit
 //! code 97.
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> ExitCode {
-    abide::testing::fake_cli_program::run().await
+fn main() -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "fake-claude: no runtime: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let code = runtime.block_on(abide::testing::fake_cli_program::run());
+    // A read of an input that its host keeps open never returns, and must not keep the process.
+    runtime.shutdown_background();
+    code
 }

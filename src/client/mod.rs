@@ -1,8 +1,12 @@
 //! What a host calls: start a session, send messages, answer interrupts, look.
 
+mod copies;
 mod error;
 mod events;
+mod inbox;
+mod log;
 mod receipt;
+pub(crate) mod recent;
 mod rpc;
 mod view;
 
@@ -23,8 +27,13 @@ use crate::store::{
 
 pub use crate::session::{Bug, CloseMode, Refusal, SETTINGS_BYTES_MAX};
 pub use error::ClientError;
-pub use events::{EventStream, Observed};
+pub use events::{
+    EventBuffer, EventStream, EventStreamOptions, InvalidEventBuffer, Observed, Overflow,
+    OverflowPolicy,
+};
+pub use log::EventPage;
 use receipt::Receipt;
+use recent::RecentLogs;
 pub use rpc::{Applied, accepted};
 
 /// What a session is started with.
@@ -189,6 +198,7 @@ pub struct AcceptedMessage {
 pub struct AgentSessionClient {
     store: Arc<dyn StateStore>,
     clock: Arc<dyn Clock>,
+    recent: RecentLogs,
     engine: Option<EngineSide>,
 }
 
@@ -196,6 +206,7 @@ pub struct AgentSessionClient {
 #[derive(Debug, Clone)]
 pub(crate) struct EngineSide {
     pub(crate) live: LiveHub,
+    pub(crate) recent: RecentLogs,
     pub(crate) flow_types: Arc<BTreeSet<FlowType>>,
 }
 
@@ -207,11 +218,12 @@ impl AgentSessionClient {
         Self {
             store,
             clock: Arc::new(SystemClock),
+            recent: RecentLogs::default(),
             engine: None,
         }
     }
 
-    pub(crate) const fn of_engine(
+    pub(crate) fn of_engine(
         store: Arc<dyn StateStore>,
         clock: Arc<dyn Clock>,
         engine: EngineSide,
@@ -219,6 +231,7 @@ impl AgentSessionClient {
         Self {
             store,
             clock,
+            recent: engine.recent.clone(),
             engine: Some(engine),
         }
     }
@@ -245,15 +258,17 @@ impl AgentSessionClient {
             });
         }
         let digest = start.digest();
-        let now = self.clock.now();
-        let StartSession {
-            session_id,
-            flow_type,
-            initial_message,
-            tenant,
-            metadata,
-            timeout,
-        } = start;
+        let created = self.created(&start, digest.clone())?;
+        self.commit_start(start, digest, created).await
+    }
+
+    /// Makes the first reduction of a session.
+    fn created(
+        &self,
+        start: &StartSession,
+        digest: String,
+    ) -> Result<session::Reduction, ClientError> {
+        let metadata = &start.metadata;
         let metadata_bytes: usize = metadata.iter().map(|(key, it)| key.len() + it.len()).sum();
         if metadata_bytes > METADATA_BYTES_MAX {
             return Err(ClientError::Refused(Refusal::FieldTooLong {
@@ -261,49 +276,16 @@ impl AgentSessionClient {
                 bytes_max: METADATA_BYTES_MAX,
             }));
         }
-        let created = session::create(
-            session_id.clone(),
-            flow_type,
-            tenant,
-            metadata,
-            digest.clone(),
-            timeout.map(|it| now.after(it)),
+        let now = self.clock.now();
+        Ok(session::create(
+            start.session_id.clone(),
+            start.flow_type.clone(),
+            start.tenant.clone(),
+            start.metadata.clone(),
+            digest,
+            start.timeout.map(|it| now.after(it)),
             now,
-        );
-        let mut commit = created.to_commit()?;
-        if let Some(text) = initial_message {
-            let first = session::reduce(&created.state, Input::SendUserMessage { text }, now)
-                .map_err(ClientError::of_reduce)?;
-            let next = first.to_commit()?;
-            let events = std::mem::take(&mut commit.events)
-                .into_iter()
-                .chain(next.events)
-                .collect();
-            commit = crate::store::Commit { events, ..next };
-            let store = &*self.store;
-            Packer::default()
-                .pack(store, &session_id, &mut commit)
-                .await;
-        }
-        match self
-            .store
-            .commit(&session_id, session::NOT_CREATED, None, commit)
-            .await
-        {
-            Ok(_) => Ok(true),
-            Err(error)
-                if matches!(error, StoreError::Conflict { .. }) || error.may_have_happened() =>
-            {
-                match self.started_before(&session_id, &digest).await? {
-                    Some(true) => Ok(false),
-                    Some(false) => Err(ClientError::SessionExists {
-                        session: session_id,
-                    }),
-                    None => Err(error.into()),
-                }
-            }
-            Err(error) => Err(error.into()),
-        }
+        ))
     }
 
     /// Sends a message. It becomes a turn of its own, in the order in which messages were accepted (G6).
@@ -369,7 +351,7 @@ impl AgentSessionClient {
     /// # Cancel safety
     /// Reads only.
     pub async fn snapshot(&self, session: &SessionId) -> Result<AgentSnapshot, ClientError> {
-        view::snapshot(&self.store, session).await
+        view::snapshot(&self.store, session, None).await
     }
 
     /// Returns how many bytes the session takes, plain and as it is stored.
@@ -386,8 +368,9 @@ impl AgentSessionClient {
         }
     }
 
-    /// Returns the session's events after a cursor: first the stored ones, then
-    /// [`Observed::CaughtUp`], then new ones as they are committed, without a gap (G13).
+    /// Returns the session's events after a cursor: first the stored ones, then the open interrupts and
+    /// [`Observed::CaughtUp`], then new ones as they are committed, without a gap (G13). The cursor holds
+    /// in every process, and after any restart.
     ///
     /// # Errors
     /// [`ClientError::NoSession`], and what the store reports.
@@ -399,13 +382,8 @@ impl AgentSessionClient {
         session: &SessionId,
         after: EventCursor,
     ) -> Result<EventStream, ClientError> {
-        EventStream::open(
-            Arc::clone(&self.store),
-            self.engine.as_ref().map(|it| it.live.clone()),
-            session.clone(),
-            after,
-        )
-        .await
+        self.events_with(session, after, EventStreamOptions::default())
+            .await
     }
 
     /// Lists sessions by id, at most `limit`.

@@ -55,6 +55,7 @@ pub(super) fn digest(session: &SessionId, input: &Input) -> String {
         Input::SteerUserMessage(Steering::Queued(message_id)) => {
             ("steer_queued_message", message_id.to_string())
         }
+        Input::RetryTurn { turn_id, .. } => ("retry_turn", turn_id.to_string()),
         Input::CloseSession { mode } => ("close_session", format!("{mode:?}")),
         Input::UpdateSettings {
             expected_revision,

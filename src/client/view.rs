@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::ClientError;
 use crate::event::StepKind;
 use crate::ids::{EventCursor, Revision, SessionId};
-use crate::record::MessageRole;
-use crate::runner::History;
+use crate::record::{MessageRole, StoredMessage};
+use crate::runner::{self, History};
 use crate::session::{ActiveTurn, CallStep, Phase, QueuedMessage, SessionState};
 use crate::snapshot::{
     ActiveTurnView, AgentSnapshot, FailureView, MessageView, PendingInterrupt, QueuedMessageView,
@@ -26,24 +26,39 @@ pub(super) async fn load(
     Ok((stored.revision, state))
 }
 
+/// Reads the session with the last messages of its conversation, or with all of them.
 pub(super) async fn snapshot(
     store: &Arc<dyn StateStore>,
     session: &SessionId,
+    messages_max: Option<usize>,
 ) -> Result<AgentSnapshot, ClientError> {
     let (revision, state) = load(store, session).await?;
-    let history = History::open(Arc::clone(store), session.clone(), state.head).await?;
-    let messages = history.read_all().await?;
-    let messages = messages
-        .into_iter()
-        .filter(|it| it.role != MessageRole::Hidden)
-        .map(|it| MessageView {
-            sequence: it.sequence,
-            turn_id: it.turn_id,
-            role: it.role,
-            text: it.text,
-            tool_call_id: it.tool_call_id,
-            created_at: it.created_at,
-        });
+    let is_shown = |it: &StoredMessage| it.role != MessageRole::Hidden;
+    let (mut messages, mut has_earlier) = match (messages_max, state.head) {
+        (None, head) => {
+            let history = History::open(Arc::clone(store), session.clone(), head).await?;
+            (history.read_all().await?, false)
+        }
+        (Some(_), None) => (Vec::new(), false),
+        (Some(max), Some(head)) => {
+            let has_all =
+                |read: &[StoredMessage]| read.iter().filter(|it| is_shown(it)).count() > max;
+            runner::tail(&**store, session, head, has_all).await?
+        }
+    };
+    messages.retain(is_shown);
+    if let Some(before) = messages_max.and_then(|it| messages.len().checked_sub(it)) {
+        has_earlier |= before > 0;
+        messages.drain(..before);
+    }
+    let messages = messages.into_iter().map(|it| MessageView {
+        sequence: it.sequence,
+        turn_id: it.turn_id,
+        role: it.role,
+        text: it.text,
+        tool_call_id: it.tool_call_id,
+        created_at: it.created_at,
+    });
     let calls = state.turn.as_ref().map_or(&[][..], |it| &it.calls);
     let steered = state.turn.as_ref().map_or(&[][..], |it| &it.steered);
     Ok(AgentSnapshot {
@@ -55,6 +70,7 @@ pub(super) async fn snapshot(
         revision,
         active_turn: state.turn.as_ref().map(active_turn),
         messages: messages.collect(),
+        has_earlier_messages: has_earlier,
         pending_interrupts: pending_interrupts(store, &state).await?,
         tool_calls: calls
             .iter()
@@ -109,7 +125,7 @@ fn active_turn(turn: &ActiveTurn) -> ActiveTurnView {
     }
 }
 
-async fn pending_interrupts(
+pub(super) async fn pending_interrupts(
     store: &Arc<dyn StateStore>,
     state: &SessionState,
 ) -> Result<Vec<PendingInterrupt>, ClientError> {
@@ -165,6 +181,9 @@ async fn texts(
     state: &SessionState,
     keys: &[RowKey],
 ) -> Result<Vec<String>, ClientError> {
+    if keys.is_empty() {
+        return Ok(Vec::new());
+    }
     let rows = store.read_rows(&state.session_id, keys).await?;
     // A row that is gone was consumed between the two reads: the next snapshot no longer names it.
     Ok(rows

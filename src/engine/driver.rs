@@ -513,6 +513,7 @@ const fn ended_step(input: &Input) -> Option<StepId> {
         | Input::DeleteQueuedMessage { .. }
         | Input::EditQueuedMessage { .. }
         | Input::SteerUserMessage(_)
+        | Input::RetryTurn { .. }
         | Input::CloseSession { .. }
         | Input::UpdateSettings { .. }
         | Input::TimePassed

@@ -23,6 +23,15 @@ struct Room {
     current: Vec<LiveText>,
 }
 
+/// What a reader gets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum LivePiece {
+    /// A piece that continues the ones before.
+    Text(LiveText),
+    /// The reader was too slow: some pieces are left out, and the text that is still live begins anew.
+    Restarted,
+}
+
 /// The one who writes the live text of an attempt. Dropping it ends the text.
 #[derive(Debug)]
 pub(super) struct LiveWriter {
@@ -39,16 +48,20 @@ pub(super) struct LiveWriter {
 pub(crate) struct LiveReader {
     hub: LiveHub,
     session: SessionId,
+    /// How many pieces it may be behind.
+    behind_max: usize,
     earlier: VecDeque<LiveText>,
     pieces: broadcast::Receiver<LiveText>,
 }
 
 impl LiveHub {
-    /// Reads a session's live text, the running attempt's from its start.
-    pub(crate) fn subscribe(&self, session: &SessionId) -> LiveReader {
+    /// Reads a session's live text, the running attempt's from its start. The reader may be this many
+    /// pieces behind, and never more than [`PIECES_MAX`].
+    pub(crate) fn subscribe(&self, session: &SessionId, behind_max: usize) -> LiveReader {
         self.with_room(session, |room| LiveReader {
             hub: self.clone(),
             session: session.clone(),
+            behind_max,
             earlier: room.current.clone().into(),
             pieces: room.readers.subscribe(),
         })
@@ -147,17 +160,48 @@ impl Drop for LiveReader {
 
 impl LiveReader {
     /// Waits for the next piece. Cancel safe.
-    pub(crate) async fn next(&mut self) -> LiveText {
-        if let Some(piece) = self.earlier.pop_front() {
+    pub(crate) async fn next(&mut self) -> LivePiece {
+        if let Some(piece) = self.try_next() {
             return piece;
         }
-        loop {
-            match self.pieces.recv().await {
-                Ok(piece) => return piece,
-                Err(broadcast::error::RecvError::Lagged(_)) => {}
-                Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
+        match self.pieces.recv().await {
+            Ok(piece) => LivePiece::Text(piece),
+            Err(broadcast::error::RecvError::Lagged(_)) => self.restart(),
+            Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
+        }
+    }
+
+    /// Returns the next piece if there is one already.
+    pub(crate) fn try_next(&mut self) -> Option<LivePiece> {
+        if let Some(piece) = self.earlier.pop_front() {
+            return Some(LivePiece::Text(piece));
+        }
+        if self.pieces.len() > self.behind_max {
+            return Some(self.restart());
+        }
+        match self.pieces.try_recv() {
+            Ok(piece) => Some(LivePiece::Text(piece)),
+            Err(broadcast::error::TryRecvError::Lagged(_)) => Some(self.restart()),
+            Err(broadcast::error::TryRecvError::Empty | broadcast::error::TryRecvError::Closed) => {
+                None
             }
         }
+    }
+
+    /// Goes on from the start of what is live now, instead of in the middle of it.
+    fn restart(&mut self) -> LivePiece {
+        let Self {
+            hub,
+            session,
+            earlier,
+            pieces,
+            ..
+        } = self;
+        hub.with_room(session, |room| {
+            *earlier = room.current.clone().into();
+            *pieces = room.readers.subscribe();
+        });
+        LivePiece::Restarted
     }
 }
 
@@ -165,22 +209,57 @@ impl LiveReader {
 mod tests {
     use super::*;
 
+    /// G13: who is too far behind is told so and gets what is live from its start; never a gap.
+    #[tokio::test]
+    async fn a_slow_reader_of_live_text_begins_anew() {
+        let hub = LiveHub::default();
+        let session = SessionId::new("s").unwrap();
+        let mut writer = hub.writer(session.clone(), TurnId::new(1), StepId::new(1), 1);
+        for behind_max in [8, PIECES_MAX, usize::MAX] {
+            writer.committed();
+            let mut reader = hub.subscribe(&session, behind_max);
+            let allowed = behind_max.min(PIECES_MAX);
+            let start = writer.offsets.values().sum::<u64>();
+            for _ in 0..allowed {
+                writer.write(LiveTextKind::Text, "x".to_owned());
+            }
+            for offset in start..start + allowed as u64 {
+                let LivePiece::Text(piece) = reader.next().await else {
+                    panic!("left out {offset}");
+                };
+                assert_eq!((piece.offset, piece.text.as_str()), (offset, "x"));
+            }
+            for _ in 0..=allowed {
+                writer.write(LiveTextKind::Text, "y".to_owned());
+            }
+            assert_eq!(reader.next().await, LivePiece::Restarted);
+            let Some(LivePiece::Text(all)) = reader.try_next() else {
+                panic!("no text");
+            };
+            let expected = "x".repeat(allowed) + &"y".repeat(allowed + 1);
+            assert_eq!((all.offset, all.text), (start, expected));
+            assert_eq!(reader.try_next(), None);
+        }
+    }
+
     /// G9: neither readers nor attempts that are gone leave anything behind, in whatever order they go.
     #[tokio::test]
     async fn a_room_goes_with_its_last_user() {
         let hub = LiveHub::default();
         let session = SessionId::new("s").unwrap();
         let rooms = || hub.0.lock().unwrap().len();
-        drop(hub.subscribe(&session));
+        drop(hub.subscribe(&session, PIECES_MAX));
         assert_eq!(rooms(), 0);
         for reader_goes_first in [true, false] {
             let mut writer = hub.writer(session.clone(), TurnId::new(1), StepId::new(1), 1);
             writer.write(LiveTextKind::Text, "x".to_owned());
-            let mut reader = hub.subscribe(&session);
-            assert_eq!(reader.next().await.text, "x");
+            let mut reader = hub.subscribe(&session, PIECES_MAX);
+            let piece = reader.next().await;
+            assert!(matches!(piece, LivePiece::Text(it) if it.text == "x"));
             if reader_goes_first {
                 drop(reader);
-                assert_eq!(hub.subscribe(&session).next().await.text, "x");
+                let piece = hub.subscribe(&session, PIECES_MAX).next().await;
+                assert!(matches!(piece, LivePiece::Text(it) if it.text == "x"));
                 drop(writer);
             } else {
                 drop(writer);

@@ -9,6 +9,7 @@ use tokio::task::JoinHandle;
 use super::EngineError;
 use super::live::LiveHub;
 use super::supervisor::Supervisor;
+use crate::client::recent::RecentLogs;
 use crate::client::{AgentSessionClient, EngineSide};
 use crate::clock::{Clock, SystemClock};
 use crate::flow::FlowRegistry;
@@ -88,6 +89,7 @@ pub(super) struct Shared {
     pub(super) options: LocalEngineOptions,
     pub(super) worker: WorkerId,
     pub(super) live: LiveHub,
+    pub(super) recent: RecentLogs,
     pub(super) slots: ProcessSlots,
 }
 
@@ -157,6 +159,7 @@ impl LocalEngine {
             options,
             worker,
             live: LiveHub::default(),
+            recent: RecentLogs::default(),
             slots,
         });
         let (stop, stopping) = watch::channel(false);
@@ -179,6 +182,7 @@ impl LocalEngine {
             .map(|it| it.flow_type().clone())
             .collect();
         let side = EngineSide {
+            recent: self.shared.recent.clone(),
             live: self.shared.live.clone(),
             flow_types: Arc::new(flow_types),
         };

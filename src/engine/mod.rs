@@ -6,6 +6,7 @@
 //! ends in at most one accepted report; a waiting session costs nothing.
 
 mod claim;
+mod deadlines;
 mod driver;
 pub(crate) mod live;
 mod local;

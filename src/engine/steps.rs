@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
+use super::deadlines::{outcome_with_deadlines, with_deadlines};
 use super::driver::{Applied, StepMessage, stop_requested};
 use super::local::Shared;
 use crate::failure::{AttemptFailure, FailureClass};
@@ -23,9 +24,7 @@ use crate::session::{AttemptKey, CallState, CallStep, Input, Reply, SessionState
 use crate::spend::{Spend, SpendDecision};
 use crate::store::{RowKey, RowKind, StoreError, read_patiently};
 use crate::telemetry::{AttemptNames, ChatSpan};
-use crate::turn::{
-    RequestedCall, ResumedCall, ResumedFate, RunModelContext, RunModelOutcome, Usage,
-};
+use crate::turn::{ResumedCall, ResumedFate, RunModelContext, RunModelOutcome, Usage};
 
 /// What a Step's task needs of its driver.
 pub(super) struct StepContext {
@@ -406,34 +405,6 @@ fn cancelled_end(end: SegmentResult, seen: String) -> RunModelOutcome {
             partial: Some(seen),
         },
     }
-}
-
-/// A policy without a deadline of its own gets the Flow's.
-fn set_deadlines(calls: &mut [RequestedCall], deadline: Option<Duration>) {
-    for call in calls {
-        call.policy.approval_deadline = call.policy.approval_deadline.or(deadline);
-    }
-}
-
-fn outcome_with_deadlines(
-    mut outcome: RunModelOutcome,
-    deadline: Option<Duration>,
-) -> RunModelOutcome {
-    if let RunModelOutcome::ToolCallsRequested { calls, .. } = &mut outcome {
-        set_deadlines(calls, deadline);
-    }
-    outcome
-}
-
-fn with_deadlines(mut update: SegmentUpdate, deadline: Option<Duration>) -> SegmentUpdate {
-    if let SegmentUpdate::Event(
-        SegmentEvent::Checkpoint(progress) | SegmentEvent::ParkRequested(progress),
-        _,
-    ) = &mut update
-    {
-        set_deadlines(&mut progress.calls, deadline);
-    }
-    update
 }
 
 async fn until(at: Option<Instant>) {

@@ -3,6 +3,9 @@
 #[doc = include_str!("architecture.md")]
 pub mod architecture {}
 
+#[doc = include_str!("sessions.md")]
+pub mod sessions {}
+
 #[doc = include_str!("guarantees.md")]
 pub mod guarantees {}
 

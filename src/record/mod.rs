@@ -11,6 +11,7 @@
 
 mod call;
 mod entry;
+mod interrupt;
 mod item;
 mod message;
 #[cfg(test)]
@@ -21,6 +22,7 @@ pub use call::{
     EXPIRED_TEXT, NOT_RUN_PREFIX, OUTCOME_UNKNOWN_TEXT, SkipReason, ToolOutcome,
 };
 pub use entry::{EntryHead, TranscriptEntry};
+pub use interrupt::OpenInterrupt;
 pub use item::{ClaudeLines, FrameworkItem, ItemContent, ItemKind};
 pub use message::{MessageRole, StoredMessage, decode_chunk, encode_chunk};
 #[cfg(test)]

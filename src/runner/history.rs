@@ -196,11 +196,67 @@ pub(crate) async fn window_after(
     Ok(window)
 }
 
+/// Returns the last messages of the conversation that ends in `head`, oldest first: so many that the
+/// caller has enough, or all of them. The flag says that there are earlier ones. Reads no more of the
+/// conversation than a few times that, and a group.
+///
+/// # Errors
+/// As [`History::next_page`].
+pub(crate) async fn tail(
+    store: &dyn StateStore,
+    session: &SessionId,
+    head: ChunkId,
+    is_enough: impl Fn(&[StoredMessage]) -> bool,
+) -> Result<(Vec<StoredMessage>, bool), StoreError> {
+    let mut count = TAIL_CHUNKS;
+    loop {
+        let chunks = from_group(store, session, head, count).await?;
+        let has_earlier = chunks.first().is_some_and(|it| it.parent.is_some());
+        let mut window = Window::new();
+        let mut messages = Vec::new();
+        for chunk in chunks {
+            let plain = unpack(store, session, &mut window, chunk).await?;
+            messages.append(&mut decode_chunk(&plain)?);
+        }
+        if !has_earlier || is_enough(&messages) {
+            return Ok((messages, has_earlier));
+        }
+        count = count.saturating_mul(4);
+    }
+}
+
+/// Returns the last `count` chunks, and before them what the first one was packed against.
+async fn from_group(
+    store: &dyn StateStore,
+    session: &SessionId,
+    last: ChunkId,
+    count: usize,
+) -> Result<Vec<Chunk>, StoreError> {
+    let chunks = read_patiently(|| store.read_chunks(session, last, count)).await?;
+    let Some(first) = chunks.first() else {
+        return Ok(chunks);
+    };
+    match first.codec {
+        ChunkCodec::Plain => return Ok(chunks),
+        ChunkCodec::Zstd1 => {}
+    }
+    let behind = packing::chunks_behind(&first.bytes).map_err(|it| damaged(first.id, &it))?;
+    if behind == 0 {
+        return Ok(chunks);
+    }
+    let behind = usize::try_from(behind).unwrap_or(usize::MAX);
+    let count = count.saturating_add(behind);
+    read_patiently(|| store.read_chunks(session, last, count)).await
+}
+
 fn damaged(chunk: ChunkId, error: &UnpackError) -> StoreError {
     StoreError::Corrupt {
         what: format!("chunk {}: {error}", chunk.0),
     }
 }
+
+/// With how many chunks the end of a conversation is looked at first: a screen or two.
+const TAIL_CHUNKS: usize = 32;
 
 /// A page is so many plain bytes, or one chunk: enough to be worth a call of the store.
 const PAGE_BYTES: u64 = 64 * 1024;

@@ -24,7 +24,7 @@ pub use claude::{
     LIVE_CLI_VERSIONS, McpServer, PermissionMode, SettingSource, SubAgent, TESTED_CLI_VERSIONS,
 };
 pub use history::History;
-pub(crate) use history::{blob_key, window_after};
+pub(crate) use history::{blob_key, tail, window_after};
 pub use hook::{
     CallingSubAgent, PRE_TOOL_USE_HOOK_DEADLINE_DEFAULT, PreToolUse, PreToolUseDecision,
     PreToolUseHook,

@@ -80,6 +80,13 @@ pub enum Input {
     },
     /// A message goes into the running turn.
     SteerUserMessage(Steering),
+    /// A client has the message of the last failed turn answered once more.
+    RetryTurn {
+        /// The turn that failed.
+        turn_id: TurnId,
+        /// What it was to answer.
+        text: String,
+    },
     /// A client closes the session.
     CloseSession {
         /// What becomes of the turn that is active and of messages that wait.
@@ -231,6 +238,21 @@ pub enum Refusal {
     /// A turn is active or a message waits, and closing was not to disturb it.
     #[error("the session has a turn or a message that waits")]
     SessionBusy,
+    /// This is not the last turn that failed.
+    #[error("turn {turn_id} is not the last one that failed")]
+    TurnNotFailed {
+        /// The turn that was named.
+        turn_id: TurnId,
+    },
+    /// The conversation has no such turn that was completed.
+    #[error("the conversation has no completed turn {turn_id}")]
+    UnknownTurn {
+        /// The turn that was named.
+        turn_id: TurnId,
+    },
+    /// The session is not over: close it first.
+    #[error("the session is not over")]
+    SessionNotEnded,
     /// No message with this id waits: it was taken up or deleted.
     #[error("message {message_id} does not wait")]
     UnknownMessage {
@@ -332,6 +354,7 @@ pub fn reduce(
         Input::DeleteQueuedMessage { message_id } => reduction.delete_queued(message_id)?,
         Input::EditQueuedMessage { message_id, text } => reduction.edit_queued(message_id, text)?,
         Input::SteerUserMessage(steering) => reduction.steer(steering)?,
+        Input::RetryTurn { turn_id, text } => reduction.retry_turn(turn_id, text)?,
         Input::CloseSession { mode } => reduction.close_session(mode)?,
         Input::UpdateSettings {
             expected_revision,

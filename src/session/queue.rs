@@ -4,7 +4,7 @@ use super::state::{Lifetime, Phase, QueuedMessage};
 use super::{Bug, ReduceError, Reduction, Refusal, Reply};
 use crate::commit::RowKind;
 use crate::event::EventKind;
-use crate::ids::MessageId;
+use crate::ids::{MessageId, TurnId};
 use crate::record::{MessageRole, SkipReason, ToolOutcome};
 
 /// The longest user message, in bytes (spec/core.md 31.17).
@@ -67,6 +67,24 @@ impl Reduction {
     ) -> Result<Reply, ReduceError> {
         check_text(&text)?;
         self.delete_queued(message_id)?;
+        self.send_user_message(text)
+    }
+
+    /// The failed turn's message is sent again, as a turn of its own.
+    pub(super) fn retry_turn(
+        &mut self,
+        turn_id: TurnId,
+        text: String,
+    ) -> Result<Reply, ReduceError> {
+        self.check_open()?;
+        if self.state.turn.is_some() || !self.state.queue.is_empty() {
+            return Err(Refusal::SessionBusy.into());
+        }
+        let failed = self.state.last_failure.as_ref().map(|it| it.turn_id);
+        if failed != Some(turn_id) {
+            return Err(Refusal::TurnNotFailed { turn_id }.into());
+        }
+        self.state.last_failure = None;
         self.send_user_message(text)
     }
 

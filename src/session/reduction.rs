@@ -64,7 +64,34 @@ pub fn create(
     reduction
 }
 
+/// How many messages of a forked conversation become one chunk.
+const FORKED_CHUNK_MESSAGES: usize = 256;
+
 impl Reduction {
+    /// Gives a session that was just created the conversation of another one, up to this turn.
+    ///
+    /// # Errors
+    /// [`Bug`], never in practice.
+    pub(crate) fn fork_from(
+        mut self,
+        from: &SessionState,
+        turn_id: TurnId,
+        messages: Vec<StoredMessage>,
+    ) -> Result<Self, Bug> {
+        self.state.settings.values = from.settings.values.clone();
+        self.state.counters.turn = turn_id.number();
+        let from = from.session_id.clone();
+        let last_turn = turn_id;
+        self.emit(None, EventKind::SessionForked { from, last_turn });
+        let mut messages = messages.into_iter().peekable();
+        while messages.peek().is_some() {
+            let chunk = messages.by_ref().take(FORKED_CHUNK_MESSAGES);
+            let chunk = chunk.collect::<Vec<_>>();
+            self.append_stored(chunk)?;
+        }
+        Ok(self)
+    }
+
     pub(super) fn on(state: &SessionState, now: Timestamp) -> Self {
         Self {
             state: state.clone(),
@@ -116,6 +143,9 @@ impl Reduction {
         Ok(Commit {
             state,
             summary: self.state.summary(self.now),
+            interrupts: (self.state.turn.as_ref())
+                .map(ActiveTurn::open_interrupts)
+                .unwrap_or_default(),
             head: self.state.head,
             chunks: self.chunks.clone(),
             rows: self.rows.clone(),
@@ -196,7 +226,20 @@ impl Reduction {
             }
             stored.push(record);
         }
-        let bytes = encode_chunk(&stored).map_err(|_| Bug {
+        self.append_chunk(&stored)
+    }
+
+    /// Appends messages of another session, under numbers of this one.
+    fn append_stored(&mut self, mut messages: Vec<StoredMessage>) -> Result<(), Bug> {
+        for message in &mut messages {
+            self.state.counters.sequence += 1;
+            message.sequence = self.state.counters.sequence;
+        }
+        self.append_chunk(&messages)
+    }
+
+    fn append_chunk(&mut self, stored: &[StoredMessage]) -> Result<(), Bug> {
+        let bytes = encode_chunk(stored).map_err(|_| Bug {
             invariant: "a stored message is JSON",
         })?;
         self.state.counters.chunk += 1;

@@ -135,7 +135,8 @@ impl Reduction {
             return Ok(Reply::Superseded);
         }
         if self.turn()?.ending.is_some() {
-            let (partial, usage) = end.map_or((None, Usage::default()), RunModelOutcome::partial);
+            let (partial, usage) =
+                end.map_or_else(|_| (None, Usage::default()), RunModelOutcome::partial);
             self.segment_stopped(attempt, partial, usage)?;
             return Ok(Reply::Done);
         }

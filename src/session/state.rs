@@ -7,14 +7,15 @@ use serde_json::{Map, Value};
 
 use super::step::StepExecution;
 use crate::commit::{SessionStatus, SessionSummary};
-use crate::event::EndReason;
+use crate::event::{EndReason, StepKind};
 use crate::failure::AttemptFailure;
 use crate::ids::{
     ChunkId, FlowType, InterruptId, LeaseEpoch, MessageId, Revision, SessionId, StepId, Tenant,
     Timestamp, ToolCallId, TurnId,
 };
 use crate::record::{
-    ArgumentsDigest, CallRecord, CallStatus, Decider, FORMAT, RecordError, read_record,
+    ArgumentsDigest, CallRecord, CallStatus, Decider, FORMAT, OpenInterrupt, RecordError,
+    read_record,
 };
 use crate::settings::SessionSettings;
 use crate::turn::{CallPlace, Usage};
@@ -375,6 +376,7 @@ impl SessionState {
         SessionSummary {
             flow_type: Some(self.flow_type.clone()),
             status: self.status(),
+            step: self.turn.as_ref().and_then(ActiveTurn::step),
             tenant: self.tenant.clone(),
             metadata: self.metadata.clone(),
             created_at: self.created_at,
@@ -385,6 +387,36 @@ impl SessionState {
 }
 
 impl ActiveTurn {
+    /// Returns the Step that the turn is at: the person's while it waits for one, otherwise the first
+    /// that runs or is due.
+    #[must_use]
+    pub fn step(&self) -> Option<StepKind> {
+        if self.waits_for_people() {
+            return Some(StepKind::AwaitToolApproval);
+        }
+        match &self.phase {
+            Phase::RunModel(_) => Some(StepKind::RunModel),
+            Phase::Steering => None,
+            Phase::Calls => self.calls.iter().find_map(|it| match &it.step {
+                CallStep::Execute(_) if it.record.policy.effect.is_single_attempt() => {
+                    Some(StepKind::CallSingleAttemptTool)
+                }
+                CallStep::Execute(_) => Some(StepKind::CallTool),
+                CallStep::AwaitToolApproval(_)
+                | CallStep::PermittedInSegment
+                | CallStep::StartedInSegment { .. }
+                | CallStep::Final => None,
+            }),
+        }
+    }
+
+    /// Returns what people have to decide, as lists over all sessions show it.
+    #[must_use]
+    pub fn open_interrupts(&self) -> Vec<OpenInterrupt> {
+        let asked = self.calls.iter().filter(|it| it.awaits_approval());
+        asked.map(|it| OpenInterrupt::of_call(&it.record)).collect()
+    }
+
     /// Returns the Step executions that a worker runs or will run, in order.
     pub fn executions(&self) -> impl Iterator<Item = &StepExecution> {
         let segment = match &self.phase {

@@ -117,6 +117,9 @@ impl StepExecution {
             epoch,
         };
         self.running = Some(running.clone());
+        // Whoever has to take it over must find it at once, although its clock may be behind that of
+        // whoever put it off.
+        self.not_before = AT_ONCE;
         running
     }
 

@@ -7,11 +7,13 @@ use async_trait::async_trait;
 use tokio::sync::broadcast;
 
 use super::{
-    Change, ChangeStream, Chunk, ChunkHeader, Commit, EventRow, Fence, Lease, LeaseAnswer,
-    RowChange, RowKey, SessionFilter, SessionPage, SessionSize, SessionSummary, StateStore,
-    StoreError, StoredSession, SummaryRow, WorkerId, WorkerRecord, rules,
+    Change, ChangeStream, Chunk, ChunkHeader, Commit, EventRow, Fence, InterruptFilter,
+    InterruptPage, InterruptRow, Lease, LeaseAnswer, RowChange, RowKey, SessionFilter, SessionPage,
+    SessionSize, SessionSummary, StateStore, StoreError, StoredSession, SummaryRow, WorkerId,
+    WorkerRecord, rules,
 };
 use crate::ids::{ChunkId, EventCursor, LeaseEpoch, Revision, SessionId};
+use crate::record::OpenInterrupt;
 
 /// Keeps sessions in memory, and refuses everything a durable store refuses.
 ///
@@ -47,6 +49,7 @@ struct Session {
     revision: Revision,
     state: Vec<u8>,
     summary: SessionSummary,
+    interrupts: Vec<OpenInterrupt>,
     head: Option<ChunkId>,
     chunks: HashMap<ChunkId, Chunk>,
     rows: HashMap<RowKey, Vec<u8>>,
@@ -180,6 +183,7 @@ impl Session {
         let Commit {
             state,
             summary,
+            interrupts,
             head,
             chunks,
             rows,
@@ -188,6 +192,7 @@ impl Session {
         self.revision = Revision(self.revision.0 + 1);
         self.state = state;
         self.summary = summary;
+        self.interrupts = interrupts;
         self.head = head;
         self.chunks.extend(chunks.into_iter().map(|it| (it.id, it)));
         for change in rows {
@@ -226,7 +231,8 @@ fn check_commit(present: Option<&Session>, commit: &Commit) -> Result<(), StoreE
         return Err(rules::missing_chunk(head));
     }
     let last = present.map_or(0, |it| it.events.len() as u64);
-    rules::check_cursors(EventCursor(last), &commit.events)
+    rules::check_cursors(EventCursor(last), &commit.events)?;
+    rules::check_interrupts(&commit.interrupts)
 }
 
 #[async_trait]
@@ -367,6 +373,29 @@ impl StateStore for MemoryStateStore {
             rows: matching.by_ref().take(limit).collect(),
             has_more: matching.next().is_some(),
         })
+    }
+
+    async fn list_interrupts(
+        &self,
+        filter: &InterruptFilter,
+        limit: usize,
+    ) -> Result<InterruptPage, StoreError> {
+        let content = self.content();
+        let rows = content.sessions.iter().flat_map(|(session, stored)| {
+            stored.interrupts.iter().map(|interrupt| InterruptRow {
+                session: session.clone(),
+                flow_type: stored.summary.flow_type.clone(),
+                tenant: stored.summary.tenant.clone(),
+                interrupt: interrupt.clone(),
+            })
+        });
+        let mut rows: Vec<_> = rows
+            .filter(|it| rules::matches_interrupt(filter, it))
+            .collect();
+        rows.sort_by_cached_key(InterruptRow::position);
+        let has_more = rows.len() > limit;
+        rows.truncate(limit);
+        Ok(InterruptPage { rows, has_more })
     }
 
     async fn register_worker(&self, worker: &WorkerRecord) -> Result<(), StoreError> {

@@ -24,7 +24,10 @@ pub use crate::commit::{
 };
 pub use error::{BackendSource, StoreError};
 pub use lease::{Fence, Lease, LeaseAnswer, WorkerId, WorkerRecord};
-pub use listing::{SessionFilter, SessionPage, SummaryRow};
+pub use listing::{
+    InterruptFilter, InterruptPage, InterruptPosition, InterruptRow, SessionFilter, SessionPage,
+    SummaryRow, TimeRange,
+};
 pub use memory::MemoryStateStore;
 pub(crate) use patience::{Patience, read_patiently};
 #[cfg(feature = "sqlite")]
@@ -209,11 +212,26 @@ pub trait StateStore: Send + Sync + std::fmt::Debug {
     ) -> Result<Vec<EventRow>, StoreError>;
 
     /// Returns sessions that match, ordered by session id, at most `limit`, starting after
-    /// [`SessionFilter::after`].
+    /// [`SessionFilter::after`]. Who asks page by page, each after the last id of the one before, sees
+    /// each session that matched all the while exactly once, whatever is written meanwhile.
     ///
     /// # Errors
     /// As [`StateStore::load`].
     async fn list(&self, filter: &SessionFilter, limit: usize) -> Result<SessionPage, StoreError>;
+
+    /// Returns open interrupts that match, of all sessions, ordered by [`InterruptPosition`], at most
+    /// `limit`, starting after [`InterruptFilter::after`]: those of each session's last commit. Who
+    /// asks page by page, each after the last place of the one before, sees each interrupt that was
+    /// open all the while exactly once. One that opens meanwhile comes too, unless the clock of its
+    /// worker is so far behind that its place is before the reader's.
+    ///
+    /// # Errors
+    /// As [`StateStore::load`].
+    async fn list_interrupts(
+        &self,
+        filter: &InterruptFilter,
+        limit: usize,
+    ) -> Result<InterruptPage, StoreError>;
 
     /// Adds this process as a worker, with a heartbeat counter of zero. Registered again under the
     /// same name, it keeps its leases and counts from zero.

@@ -1,7 +1,12 @@
 //! What both stores refuse, in one place, so that they refuse it alike.
 
-use super::{EventRow, Fence, SessionFilter, SessionSummary, StoreError};
+use std::collections::HashSet;
+
+use super::{
+    EventRow, Fence, InterruptFilter, InterruptRow, SessionFilter, SessionSummary, StoreError,
+};
 use crate::ids::{ChunkId, EventCursor, LeaseEpoch, Revision};
+use crate::record::OpenInterrupt;
 
 /// The lease of a session that exists.
 #[derive(Debug, Clone, Copy)]
@@ -81,7 +86,11 @@ pub(super) fn matches(filter: &SessionFilter, summary: &SessionSummary) -> bool 
     let SessionFilter {
         flow_type,
         status,
+        step,
         tenant,
+        metadata,
+        created,
+        updated,
         due_by,
         after: _,
     } = filter;
@@ -89,5 +98,34 @@ pub(super) fn matches(filter: &SessionFilter, summary: &SessionSummary) -> bool 
     let status_fits = status.is_none_or(|it| it == summary.status);
     let tenant_fits = tenant.is_none() || *tenant == summary.tenant;
     let due_fits = due_by.is_none_or(|by| summary.due_at.is_some_and(|at| at <= by));
-    flow_fits && status_fits && tenant_fits && due_fits
+    let step_fits = step.is_none() || *step == summary.step;
+    let metadata_fits = (metadata.iter()).all(|(key, it)| summary.metadata.get(key) == Some(it));
+    let times_fit = created.contains(summary.created_at) && updated.contains(summary.updated_at);
+    flow_fits && status_fits && step_fits && tenant_fits && metadata_fits && times_fit && due_fits
+}
+
+/// True when the filter lets this interrupt through, [`InterruptFilter::after`] included.
+pub(super) fn matches_interrupt(filter: &InterruptFilter, row: &InterruptRow) -> bool {
+    let InterruptFilter {
+        flow_type,
+        tenant,
+        expires_by,
+        after,
+    } = filter;
+    let flow_fits = flow_type.is_none() || *flow_type == row.flow_type;
+    let tenant_fits = tenant.is_none() || *tenant == row.tenant;
+    let end_fits = expires_by.is_none_or(|by| row.interrupt.expires_at.is_some_and(|it| it <= by));
+    let place_fits = after.as_ref().is_none_or(|it| row.position() > *it);
+    flow_fits && tenant_fits && end_fits && place_fits
+}
+
+/// Refuses interrupts of one commit that share an id.
+pub(super) fn check_interrupts(interrupts: &[OpenInterrupt]) -> Result<(), StoreError> {
+    let mut ids = HashSet::new();
+    match interrupts.iter().find(|it| !ids.insert(&it.interrupt_id)) {
+        Some(twice) => Err(StoreError::Corrupt {
+            what: format!("interrupt {} stands twice in a commit", twice.interrupt_id),
+        }),
+        None => Ok(()),
+    }
 }

@@ -16,8 +16,9 @@ use tokio::sync::watch;
 
 use crate::ids::{ChunkId, EventCursor, LeaseEpoch, Revision, SessionId};
 use crate::store::{
-    ChangeStream, Chunk, ChunkHeader, Commit, EventRow, Fence, LeaseAnswer, RowKey, SessionFilter,
-    SessionPage, SessionSize, StateStore, StoreError, StoredSession, WorkerId, WorkerRecord,
+    ChangeStream, Chunk, ChunkHeader, Commit, EventRow, Fence, InterruptFilter, InterruptPage,
+    LeaseAnswer, RowKey, SessionFilter, SessionPage, SessionSize, StateStore, StoreError,
+    StoredSession, WorkerId, WorkerRecord,
 };
 
 pub use failing::{FailingStore, StoreCall, StoreFault};
@@ -175,6 +176,15 @@ impl StateStore for CrashingStore {
     async fn list(&self, filter: &SessionFilter, limit: usize) -> Result<SessionPage, StoreError> {
         self.check_alive().await;
         self.inner.list(filter, limit).await
+    }
+
+    async fn list_interrupts(
+        &self,
+        filter: &InterruptFilter,
+        limit: usize,
+    ) -> Result<InterruptPage, StoreError> {
+        self.check_alive().await;
+        self.inner.list_interrupts(filter, limit).await
     }
 
     async fn register_worker(&self, worker: &WorkerRecord) -> Result<(), StoreError> {

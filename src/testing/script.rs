@@ -14,6 +14,7 @@
 //! | `think <text>` | puts a thinking block in front of the first reply |
 //! | `tell <text>` | puts a text block in front of the first reply's calls |
 //! | `hold <gate>` | waits at the gate in the stream of the first reply, behind its first call |
+//! | `then <tool> <json>` | once every earlier call has its result, calls that tool in a reply of its own; may come several times |
 //! | `reuse <tool> <json>` | then calls that tool under the id of the turn's first call and answers `reused <tool>: <result>` |
 //!
 //! A refused call whose result asks for it (`by itself`, `call it again`) is called again alone. A
@@ -21,6 +22,10 @@
 //! and the scripted Messages API share them.
 
 use serde_json::Value;
+
+mod parse;
+
+pub use parse::parse;
 
 /// Stands in front of a script in a prompt.
 pub const SCRIPT_PREFIX: &str = "script: ";
@@ -45,6 +50,8 @@ pub struct Script {
     pub pause: Option<String>,
     /// True when the turn fails once every call has its result.
     pub fail_after_calls: bool,
+    /// Calls after those of the command, each in a reply of its own.
+    pub then: Vec<ScriptCall>,
     /// A call under the id of the turn's first call.
     pub reuse: Option<ScriptCall>,
 }
@@ -193,71 +200,6 @@ pub enum ReplyBlock {
     },
 }
 
-/// Reads a prompt's last text block.
-///
-/// # Errors
-/// [`ScriptError`]; the callers let the model say it.
-pub fn parse(prompt: &str) -> Result<Script, ScriptError> {
-    let mut script = Script {
-        command: ScriptCommand::Say(prompt.to_owned()),
-        think: None,
-        tell: None,
-        hold: None,
-        pause: None,
-        fail_after_calls: false,
-        reuse: None,
-    };
-    let Some(mut rest) = prompt.strip_prefix(SCRIPT_PREFIX) else {
-        return Ok(script);
-    };
-    let mut command = None;
-    while !rest.trim().is_empty() {
-        rest = rest.trim_start();
-        let (word, after) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
-        match word {
-            "call" => {
-                let (calls, left) = parse_calls(after)?;
-                command = Some(ScriptCommand::Call(calls));
-                rest = left;
-                continue;
-            }
-            "reuse" => {
-                let (call, left) = parse_call(after)?;
-                script.reuse = Some(call);
-                rest = next_part(left).1;
-                continue;
-            }
-            _ => {}
-        }
-        let (argument, left) = next_part(after);
-        let (word_alone, left) = if after.is_empty() {
-            (word, "")
-        } else {
-            (word, left)
-        };
-        let argument = argument.trim().to_owned();
-        match word_alone {
-            "say" => command = Some(ScriptCommand::Say(argument)),
-            "recall" => command = Some(ScriptCommand::Recall),
-            "stall" => command = Some(ScriptCommand::Stall(argument)),
-            "fail" if command.is_some() => script.fail_after_calls = true,
-            "fail" => command = Some(ScriptCommand::Fail),
-            "pause" => script.pause = Some(argument),
-            "think" => script.think = Some(argument),
-            "tell" => script.tell = Some(argument),
-            "hold" => script.hold = Some(argument),
-            _ => {
-                return Err(ScriptError::UnknownPart {
-                    part: word_alone.to_owned(),
-                });
-            }
-        }
-        rest = left;
-    }
-    script.command = command.ok_or(ScriptError::NoCommand)?;
-    Ok(script)
-}
-
 /// Says what the model does next.
 ///
 /// `tools` are the names offered to the model; a script's short name means the one that ends with
@@ -327,24 +269,22 @@ fn reply_to(
                 }],
             },
         },
-        ScriptCommand::Call(planned) => {
+        ScriptCommand::Call(first) => {
+            let planned = [first.as_slice(), &script.then].concat();
             let names: Vec<String> = planned.iter().map(|it| resolve(&it.tool, tools)).collect();
-            let outcomes = turn.match_planned(planned, &names);
-            let missing: Vec<usize> = (0..planned.len())
+            let outcomes = turn.match_planned(&planned, &names);
+            let again = |it: usize| call(names[it].clone(), planned[it].input.clone());
+            let missing: Vec<usize> = (0..first.len())
                 .filter(|it| outcomes[*it].is_none())
                 .collect();
             if !missing.is_empty() {
-                return calls(
-                    missing
-                        .iter()
-                        .map(|it| call(names[*it].clone(), planned[*it].input.clone()))
-                        .collect(),
-                );
+                return calls(missing.into_iter().map(again).collect());
             }
             let refused = (0..planned.len())
                 .find(|it| outcomes[*it].is_some_and(|outcome| outcome.asks_for_another_call()));
-            if let Some(it) = refused {
-                return calls(vec![call(names[it].clone(), planned[it].input.clone())]);
+            let next = (first.len()..planned.len()).find(|it| outcomes[*it].is_none());
+            if let Some(it) = refused.or(next) {
+                return calls(vec![again(it)]);
             }
             let reused = turn.reused();
             if let (Some(reuse), None, Some(first)) = (&script.reuse, reused, turn.calls.first()) {
@@ -515,49 +455,6 @@ pub const CUT_OFF_TEXT: &str = "Your response above was cut off mid-stream. Resu
 
 /// What the CLI tells the model when it goes on without a prompt (spec/cli-protocol.md 6).
 pub const CONTINUE_TEXT: &str = "Continue from where you left off.";
-
-fn parse_calls(text: &str) -> Result<(Vec<ScriptCall>, &str), ScriptError> {
-    let mut calls = Vec::new();
-    let mut rest = text;
-    loop {
-        let (call, left) = parse_call(rest)?;
-        calls.push(call);
-        let left = left.trim_start();
-        match left.strip_prefix("&&") {
-            Some(more) => {
-                let more = more.trim_start();
-                rest = more.strip_prefix("call ").unwrap_or(more);
-            }
-            None => return Ok((calls, next_part(left).1)),
-        }
-    }
-}
-
-/// Reads `<tool> <json>`. The JSON's own end counts, because a command may hold `&&` and `;;`.
-fn parse_call(text: &str) -> Result<(ScriptCall, &str), ScriptError> {
-    let text = text.trim_start();
-    let (tool, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
-    let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
-    match values.next() {
-        Some(Ok(input)) => {
-            let end = values.byte_offset();
-            Ok((
-                ScriptCall {
-                    tool: tool.to_owned(),
-                    input,
-                },
-                &rest[end..],
-            ))
-        }
-        Some(Err(_)) | None => Err(ScriptError::Arguments {
-            tool: tool.to_owned(),
-        }),
-    }
-}
-
-fn next_part(text: &str) -> (&str, &str) {
-    text.split_once(";;").unwrap_or((text, ""))
-}
 
 fn short(tool: &str) -> &str {
     tool.rsplit("__").next().unwrap_or(tool)

@@ -1,11 +1,14 @@
 //! Kill -9 of a worker process at the points that matter, with the real CLI underneath. Effects are
 //! counted in a file outside of everything that is killed.
 
+mod kills;
+
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use abide::client::{AgentSessionClient, ResolveInterrupt, StartSession};
 use abide::event::EventKind;
@@ -31,7 +34,7 @@ struct Outside {
     api: ScriptedMessagesApi,
     store: Arc<dyn StateStore>,
     client: AgentSessionClient,
-    homes: std::cell::Cell<u32>,
+    homes: AtomicUsize,
 }
 
 /// A worker process. Killed with SIGKILL when it is dropped.
@@ -72,7 +75,11 @@ impl Drop for Worker {
 impl Outside {
     /// `None`, said aloud, where there is no real CLI and none is required.
     async fn new() -> Option<Self> {
-        let program = real_cli(CLI)?.program().to_owned();
+        Self::with_cli(CLI).await
+    }
+
+    async fn with_cli(version: &str) -> Option<Self> {
+        let program = real_cli(version)?.program().to_owned();
         let directory = TempDir::new().expect("a directory");
         for name in ["work", "runs"] {
             std::fs::create_dir(directory.path().join(name)).expect("a directory");
@@ -92,7 +99,7 @@ impl Outside {
             api,
             store,
             client,
-            homes: std::cell::Cell::new(0),
+            homes: AtomicUsize::new(0),
         })
     }
 
@@ -102,11 +109,8 @@ impl Outside {
     }
 
     fn worker_with(&self, extra: Value) -> Worker {
-        self.homes.set(self.homes.get() + 1);
-        let home = self
-            .directory
-            .path()
-            .join(format!("home-{}", self.homes.get()));
+        let number = self.homes.fetch_add(1, Ordering::SeqCst);
+        let home = self.directory.path().join(format!("home-{number}"));
         std::fs::create_dir(&home).expect("a home");
         let environment: BTreeMap<_, _> = isolated_environment(&self.api.base_url(), &home);
         let path = |name: &str| self.directory.path().join(name);

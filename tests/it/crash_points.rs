@@ -2,21 +2,24 @@
 //! for each point of it with a worker that dies there and another one that takes over. Only what
 //! the point itself explains may differ at the end.
 
-mod case;
-mod check;
-mod cli_deaths;
-mod reference;
+pub(crate) mod case;
+pub(crate) mod check;
+pub(crate) mod cli_deaths;
+pub(crate) mod point;
+pub(crate) mod reference;
+mod transcript;
 
 use abide::testing::faults::{CrashPoint, Side};
 
-use case::{Case, Fate, LifeEnd, Outcome, Point};
+use case::{Case, Fate, LifeEnd, Outcome, Setting};
 use check::differences;
+use point::{Point, die_at};
 use reference::{BASH_GATE, GATED_BASH, Reference};
 
-const SIDES: [Side; 2] = [Side::Before, Side::After];
+pub(crate) const SIDES: [Side; 2] = [Side::Before, Side::After];
 
-async fn undisturbed(reference: &Reference) -> Outcome {
-    let mut case = Case::start(reference).await;
+pub(crate) async fn undisturbed(reference: &Reference, setting: Setting) -> Outcome {
+    let mut case = Case::start(reference, setting).await;
     case.world.open_gate(BASH_GATE);
     assert_eq!(case.life(None).await, LifeEnd::Done);
     let outcome = case.finish().await;
@@ -30,9 +33,12 @@ async fn undisturbed(reference: &Reference) -> Outcome {
 }
 
 /// Lets a worker die at each of these points in turn; the last one finishes.
-async fn crashed(reference: &Reference, points: &[Point]) -> Outcome {
-    let mut case = Case::start(reference).await;
+pub(crate) async fn crashed(reference: &Reference, setting: Setting, points: &[Point]) -> Outcome {
+    let mut case = Case::start(reference, setting).await;
     for point in points {
+        if let Point::LineOfBoth(at) = point {
+            die_at(&case.cli(), *at);
+        }
         if case.life(Some(*point)).await == LifeEnd::Done {
             return case.finish().await;
         }
@@ -44,13 +50,18 @@ async fn crashed(reference: &Reference, points: &[Point]) -> Outcome {
 
 /// The points of which something was expected that did not hold.
 #[derive(Default)]
-struct Report {
-    points: usize,
-    failed: Vec<String>,
+pub(crate) struct Report {
+    pub(crate) points: usize,
+    pub(crate) failed: Vec<String>,
 }
 
 impl Report {
-    fn add(&mut self, reference: &Reference, points: &[impl ToString], found: Vec<String>) {
+    pub(crate) fn add(
+        &mut self,
+        reference: &Reference,
+        points: &[impl ToString],
+        found: Vec<String>,
+    ) {
         self.points += 1;
         let at: Vec<String> = points.iter().map(ToString::to_string).collect();
         let name = format!("{}, {}", reference.name, at.join(", then "));
@@ -58,17 +69,23 @@ impl Report {
             .extend(found.into_iter().map(|it| format!("{name}: {it}")));
     }
 
+    pub(crate) fn end(self, what: &str) {
+        self.end_with(what, 1);
+    }
+
+    /// As [`Report::end`], and checks that there were at least so many points.
     #[expect(
         clippy::print_stdout,
         reason = "the number of points is for the reader"
     )]
-    fn end(self, what: &str) {
+    pub(crate) fn end_with(self, what: &str, points_min: usize) {
         println!("{what}: {} points", self.points);
         assert_eq!(self.failed, Vec::<String>::new());
+        assert!(self.points >= points_min, "fewer than {points_min} points");
     }
 }
 
-fn commit_points(commits: u64) -> impl Iterator<Item = Point> {
+pub(crate) fn commit_points(commits: u64) -> impl Iterator<Item = Point> {
     let at = |commit| SIDES.map(|side| Point::Commit(CrashPoint { commit, side }));
     (1..=commits).flat_map(at)
 }
@@ -79,10 +96,10 @@ fn commit_points(commits: u64) -> impl Iterator<Item = Point> {
 async fn a_crash_beside_any_commit_changes_nothing_that_was_recorded() {
     let mut report = Report::default();
     for reference in &reference::ALL {
-        let plain = undisturbed(reference).await;
+        let plain = undisturbed(reference, Setting::NATIVE).await;
         let mut unknown = 0;
         for point in commit_points(plain.commits[0]) {
-            let run = crashed(reference, &[point]).await;
+            let run = crashed(reference, Setting::NATIVE, &[point]).await;
             let mut found = differences(&plain, &run);
             if run.deaths != 1 {
                 found.push("the point was not reached".to_owned());
@@ -118,11 +135,11 @@ async fn a_crash_beside_any_commit_changes_nothing_that_was_recorded() {
 async fn a_crash_around_any_effect_never_repeats_it() {
     let mut report = Report::default();
     for reference in &reference::ALL {
-        let plain = undisturbed(reference).await;
+        let plain = undisturbed(reference, Setting::NATIVE).await;
         for start in 1..=plain.handler_starts {
             for side in SIDES {
                 let point = Point::Handler(start, side);
-                let run = crashed(reference, &[point]).await;
+                let run = crashed(reference, Setting::NATIVE, &[point]).await;
                 let mut found = differences(&plain, &run);
                 if run.deaths != 1 {
                     found.push("the point was not reached".to_owned());
@@ -131,8 +148,8 @@ async fn a_crash_around_any_effect_never_repeats_it() {
             }
         }
     }
-    let plain = undisturbed(&GATED_BASH).await;
-    let run = crashed(&GATED_BASH, &[Point::Bash]).await;
+    let plain = undisturbed(&GATED_BASH, Setting::NATIVE).await;
+    let run = crashed(&GATED_BASH, Setting::NATIVE, &[Point::Bash]).await;
     let mut found = differences(&plain, &run);
     if run.bash.len() != 1 || run.fates.is_empty() {
         found.push("the command did not run once under its mark".to_owned());
@@ -146,11 +163,11 @@ async fn a_crash_around_any_effect_never_repeats_it() {
 async fn an_idempotent_call_is_lost_three_times_at_most() {
     let mut report = Report::default();
     let reference = &reference::IDEMPOTENT_WRITE;
-    let plain = undisturbed(reference).await;
+    let plain = undisturbed(reference, Setting::NATIVE).await;
     for deaths in 1..=3 {
         for side in SIDES {
             let points: Vec<Point> = (1..=deaths).map(|it| Point::Handler(it, side)).collect();
-            let mut run = crashed(reference, &points).await;
+            let mut run = crashed(reference, Setting::NATIVE, &points).await;
             let record = &run.calls[0].record;
             let starts = record.starts;
             if deaths == 3 {
@@ -175,10 +192,10 @@ async fn an_idempotent_call_is_lost_three_times_at_most() {
 async fn a_worker_that_wakes_up_too_late_changes_nothing() {
     let mut report = Report::default();
     for reference in &reference::ALL {
-        let plain = undisturbed(reference).await;
+        let plain = undisturbed(reference, Setting::NATIVE).await;
         for point in commit_points(plain.commits[0]) {
             let Point::Commit(at) = point else { continue };
-            let mut case = Case::start(reference).await;
+            let mut case = Case::start(reference, Setting::NATIVE).await;
             case.stall(at).await;
             let run = case.finish().await;
             let mut found = differences(&plain, &run);
@@ -196,11 +213,11 @@ async fn a_worker_that_wakes_up_too_late_changes_nothing() {
 async fn a_crash_in_the_recovery_changes_no_more_than_one_does() {
     let mut report = Report::default();
     for reference in [&reference::APPROVED_WRITE, &reference::APPROVED_BASH] {
-        let plain = undisturbed(reference).await;
+        let plain = undisturbed(reference, Setting::NATIVE).await;
         for first in commit_points(plain.commits[0]) {
-            let once = crashed(reference, &[first]).await;
+            let once = crashed(reference, Setting::NATIVE, &[first]).await;
             for second in commit_points(once.commits[1]) {
-                let run = crashed(reference, &[first, second]).await;
+                let run = crashed(reference, Setting::NATIVE, &[first, second]).await;
                 let mut found = differences(&plain, &run);
                 if run.deaths != 2 {
                     found.push("the second point was not reached".to_owned());

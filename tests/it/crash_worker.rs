@@ -1,6 +1,9 @@
 //! A worker process that tests kill: an engine over a SQLite file, with tools whose effects are
 //! lines of a file outside. It says on stdout when it has reached the point it is to be killed at,
-//! and never goes on from there.
+//! and never goes on from there; or it does to itself what it is told to.
+
+#[path = "crash_worker/deed.rs"]
+mod deed;
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -11,11 +14,12 @@ use std::time::Duration;
 use abide::engine::{LocalEngine, LocalEngineOptions};
 use abide::flow::{AgentSessionFlow, FlowRegistry, SessionOptions};
 use abide::policy::ToolEffect;
-use abide::runner::{ClaudeAgentOptions, ClaudeAgentRunner, CliEnvironment};
-use abide::store::{SqliteStateStore, StateStore};
-use abide::testing::faults::{CrashPoint, CrashingStore, Side};
+use abide::runner::{ClaudeAgentOptions, ClaudeAgentRunner, CliEnvironment, GatedCallWait};
+use abide::store::{SqliteStateStore, StateStore, WorkerId};
+use abide::testing::faults::{CrashPoint, CrashingStore, FailingStore, Side, StoreCall};
 use abide::tool::{CustomTool, ToolContext, ToolOutput};
 use abide::transport::SubprocessLauncher;
+use deed::{Deed, Tap, Tapped};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -37,6 +41,14 @@ struct Plan {
     lease_ms: Option<u64>,
     /// How often this worker looks for sessions, where it is not the default.
     scan_ms: Option<u64>,
+    /// How long a process waits with gated calls; without it they wait by the CLI's own deferral.
+    live_window_ms: Option<u64>,
+    /// What to do once `crash` is reached, instead of waiting there for ever.
+    deed: Option<Deed>,
+    /// What to do behind which line between this worker and its CLIs.
+    deed_at_line: Option<(u64, Deed)>,
+    /// Where lines, commits, processes and deeds are written down.
+    trace: Option<PathBuf>,
 }
 
 #[derive(Deserialize, Clone, Copy, PartialEq, Eq)]
@@ -65,10 +77,25 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             Side::After
         },
     });
-    let store = Arc::new(CrashingStore::new(sqlite, point));
-    let mut crashed = store.crashed();
+    let crashing = Arc::new(CrashingStore::new(Arc::clone(&sqlite), point));
+    let mut crashed = crashing.crashed();
+    let trace = plan
+        .trace
+        .as_deref()
+        .unwrap_or_else(|| Path::new("/dev/null"));
+    let tap = Arc::new(Tap::new(trace, plan.deed_at_line)?);
+    let counting = Arc::clone(&tap);
+    let store = FailingStore::new(Arc::clone(&crashing) as _, move |call, _| {
+        if call == StoreCall::FencedCommit {
+            counting.write("commit");
+        }
+        None
+    });
 
-    let launcher = SubprocessLauncher::new(&plan.program).with_work_root(&plan.work_root);
+    let launcher = Tapped {
+        inner: SubprocessLauncher::new(&plan.program).with_work_root(&plan.work_root),
+        tap: Arc::clone(&tap),
+    };
     let mut environment = CliEnvironment::empty();
     for (name, value) in &plan.environment {
         environment = environment.set(name, value);
@@ -78,13 +105,20 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .with_tools(["Bash", "Read"])
         .with_environment(environment);
     let runner = ClaudeAgentRunner::builder(options)
-        .gated_call_wait(abide::runner::GatedCallWait::Native)
+        .gated_call_wait(match plan.live_window_ms {
+            Some(_) => GatedCallWait::Live,
+            None => GatedCallWait::Native,
+        })
         .custom_tool(writing_tool("refund", &plan))
         .custom_tool(writing_tool("set_status", &plan).with_effect(ToolEffect::IdempotentWrite))
         .custom_tool(reading_tool("lookup", &plan))
         .launcher(Arc::new(launcher))
         .build()?;
-    let flow = AgentSessionFlow::new("Crash", runner, SessionOptions::default())?;
+    let mut session = SessionOptions::default();
+    if let Some(millis) = plan.live_window_ms {
+        session.live_window = Duration::from_millis(millis);
+    }
+    let flow = AgentSessionFlow::new("Crash", runner, session)?;
     let mut engine = LocalEngineOptions::default();
     if let Some(millis) = plan.lease_ms {
         engine.lease_time = Duration::from_millis(millis);
@@ -93,10 +127,18 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         engine.scan_interval = Duration::from_millis(millis);
     }
     let registry = FlowRegistry::new().register(flow)?;
-    let _engine = LocalEngine::start_with(registry, store, engine).await?;
+    let _engine = LocalEngine::start_with(registry, Arc::new(store), engine).await?;
     say("started");
     crashed.wait_for(|it| *it).await?;
-    say("reached");
+    match plan.deed {
+        Some(deed) => {
+            // Behind whatever the store was at, because who stops in a transaction keeps SQLite's lock.
+            let _ = sqlite.heartbeat(&WorkerId::new("nobody")).await;
+            tap.act(deed);
+            crashing.wake();
+        }
+        None => say("reached"),
+    }
     std::future::pending::<()>().await;
     Ok(())
 }

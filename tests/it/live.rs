@@ -1,6 +1,8 @@
 //! Gated calls that wait with their process, on the real CLI: how many processes and how many model
 //! calls a reply with four of them costs (design.md 4).
 
+mod mixes;
+
 use std::time::Duration;
 
 use abide::client::ResolveInterrupt;

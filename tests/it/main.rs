@@ -6,14 +6,19 @@
 )]
 
 mod canary;
+mod cancel;
 mod cli_facts;
 mod crash;
 mod crash_points;
 mod definition;
 mod engine;
+mod fight;
+mod kill;
 mod live;
+mod older_files;
 mod process;
 mod real_cli;
+mod rolling_restart;
 mod runner;
 mod scenarios;
 mod stores;

@@ -12,6 +12,7 @@ use std::pin::Pin;
 
 use abide::failure::FailureClass;
 use abide::record::{MessageRole, OUTCOME_UNKNOWN_TEXT, ToolOutcome};
+use abide::runner::GatedCallWait;
 use abide::store::SessionStatus;
 
 use crate::support::World;
@@ -435,13 +436,15 @@ async fn three_messages(world: &mut World) {
     );
 }
 
-/// Every scenario on the fake CLI, which asserts on all that it receives.
+/// Every scenario on the fake CLI, which asserts on all that it receives, both ways.
 #[tokio::test]
 async fn every_scenario_runs_on_the_fake_cli() {
-    for scenario in ALL.iter().chain(WISHES) {
-        println!("scenario: {}", scenario.name);
-        let mut world = World::fake().await;
-        (scenario.run)(&mut world).await;
-        world.check_cli().await;
+    for wait in [GatedCallWait::Native, GatedCallWait::Live] {
+        for scenario in ALL.iter().chain(WISHES) {
+            println!("scenario: {} ({wait:?})", scenario.name);
+            let mut world = World::fake_with(wait).await;
+            (scenario.run)(&mut world).await;
+            world.check_cli().await;
+        }
     }
 }

@@ -321,7 +321,7 @@ async fn a_newer_file_is_refused() {
             error,
             StoreError::TooNew {
                 found: 7,
-                supported: 2,
+                supported: 3,
                 ..
             }
         )

@@ -1,6 +1,8 @@
 //! Two worker processes over one SQLite file, with the fake CLI as their program: they share the
 //! work, and one takes over what the other one leaves.
 
+mod zombies;
+
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
@@ -80,19 +82,26 @@ impl Place {
     }
 
     fn worker(&self, lease_ms: u64, hold: Option<&str>) -> Worker {
+        self.worker_with(lease_ms, json!({ "hold": hold }))
+    }
+
+    fn worker_with(&self, lease_ms: u64, extra: Value) -> Worker {
         let path = |name: &str| self.directory.path().join(name);
-        let plan = json!({
+        let mut plan = json!({
             "store": path("state.sqlite"),
             "program": env!("CARGO_BIN_EXE_fake-claude"),
             "environment": {"HOME": path("home")},
             "work_root": path("runs"),
             "working_directory": path("work"),
             "effects": path("effects"),
-            "hold": hold,
+            "hold": null,
             "crash": null,
             "lease_ms": lease_ms,
             "scan_ms": 50,
         });
+        for (key, value) in extra.as_object().expect("an object") {
+            plan[key] = value.clone();
+        }
         let mut child = Command::new(env!("CARGO_BIN_EXE_crash-worker"))
             .arg(plan.to_string())
             .env_clear()

@@ -214,6 +214,22 @@ fn the_pause_after_losses_doubles() {
     assert_eq!(waits, [0, 1, 2, 4, 8, 16, 32, 60, 60, 60]);
 }
 
+/// G7: an attempt that was put off by a clock that is ahead is found by every clock once it runs, so
+/// that its loss is not.
+#[test]
+fn an_attempt_that_runs_is_due_at_once_for_whoever_takes_over() {
+    let mut world = World::started();
+    world.begin_due();
+    world.crash_and_begin();
+    let Reply::NotYet(at) = world.crash_and_begin() else {
+        panic!("the second loss in a row is waited for");
+    };
+    assert_eq!(world.state.due_at(), Some(at));
+    world.now = at;
+    world.begin_due();
+    assert_eq!(world.state.due_at(), Some(Timestamp(0)));
+}
+
 /// G7: a turn that only kills its workers ends after a hundred losses, with a note.
 #[test]
 fn a_poisonous_turn_ends_after_a_hundred_losses() {

@@ -230,6 +230,11 @@ fn an_approval_is_carried_over_once_to_the_same_call() {
 /// G3: a turn that fails while a handler runs waits for it, so that its note tells the truth.
 #[test]
 fn a_failing_turn_waits_for_the_handler_that_runs() {
+    failed_beside_a_handler();
+}
+
+/// The world in which a turn failed beside a handler that ran.
+pub(super) fn failed_beside_a_handler() -> World {
     let (mut world, attempt) = live(vec![
         free_call("c1", WRITE, CallPlace::Step),
         call("c2", WRITE, CallPlace::Step),
@@ -245,6 +250,7 @@ fn a_failing_turn_waits_for_the_handler_that_runs() {
     assert_eq!(role, MessageRole::Note);
     assert!(note.contains("authentication"), "{note}");
     assert!(note.contains("succeeded; do not repeat it"), "{note}");
+    world
 }
 
 /// G1: and when the worker of that handler dies, an idempotent call is not started for a turn that

@@ -12,7 +12,9 @@ mod live;
 mod queue;
 mod rules;
 mod segment_calls;
+mod shrink;
 mod steering;
+mod transitions;
 mod turns;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,6 +57,8 @@ struct World {
     rows: BTreeMap<RowKey, Vec<u8>>,
     chunks: BTreeMap<ChunkId, Chunk>,
     told: Told,
+    /// How sessions, turns, calls and interrupts moved.
+    moves: BTreeSet<transitions::Move>,
     /// The records that the last commit wrote, and those that are not final.
     to_check: BTreeSet<String>,
     commits: u64,
@@ -85,6 +89,7 @@ impl World {
             rows: BTreeMap::new(),
             chunks: BTreeMap::new(),
             told: Told::default(),
+            moves: BTreeSet::new(),
             to_check: BTreeSet::new(),
             commits: 0,
             nonces: 0,
@@ -120,19 +125,21 @@ impl World {
         let commit = reduction
             .to_commit()
             .unwrap_or_else(|bug| panic!("{label}: {bug}"));
+        let (before, events) = (transitions::Stand::of(&self.state), self.events.len());
         self.state = SessionState::read(&commit.state).unwrap();
         assert_eq!(
             self.state, reduction.state,
             "{label}: a state is stored whole"
         );
         self.commit(commit);
+        self.note_moves(&before, events);
         self.check();
         Ok(reduction.reply)
     }
 
     /// As a strict store does it.
     fn commit(&mut self, commit: Commit) {
-        let label = &self.label;
+        let label = &self.label.clone();
         self.commits += 1;
         for chunk in commit.chunks {
             assert!(
@@ -152,6 +159,8 @@ impl World {
                         check_replaced(label, &key, old, &value);
                     }
                     if key.kind == RowKind::Record {
+                        let old = self.rows.get(&key).cloned();
+                        self.note_record(old.as_deref(), &value);
                         self.to_check.insert(key.key.clone());
                     }
                     self.rows.insert(key, value);

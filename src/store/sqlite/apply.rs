@@ -1,13 +1,17 @@
 //! What each write does to the tables, inside the writer's transaction.
 
+use std::collections::BTreeMap;
+
 use rusqlite::{Connection, OptionalExtension as _, params};
 
-use super::failure::{Fault, bound, column, count, time_column};
+use super::failure::{Fault, bound, column, count, minute_column, time_column};
+use super::interrupts::{self, Owner};
 use super::read;
 use super::values::{self, PackedCommit};
+use crate::event::StepKind;
 use crate::ids::{ChunkId, EventCursor, LeaseEpoch, Revision, SessionId};
 use crate::store::{
-    Chunk, EventRow, Fence, LeaseAnswer, RowChange, SessionSummary, StoreError, WorkerId,
+    Chunk, Commit, EventRow, Fence, LeaseAnswer, RowChange, SessionSummary, StoreError, WorkerId,
     WorkerRecord, rules,
 };
 
@@ -73,7 +77,7 @@ pub(super) fn commit(
         stamp.change_seq,
         stamp.change_by,
     ])?;
-    update_listing(at, session.number, &commit.summary)?;
+    update_listing(at, session.number, id, commit)?;
     at.prepare_cached("INSERT OR REPLACE INTO states (session, state) VALUES (?1, ?2)")?
         .execute(params![session.number, commit.state])?;
     change_rows(at, session.number, packed)?;
@@ -138,35 +142,80 @@ fn create(at: &Connection, stamp: Stamp, id: &SessionId) -> Result<Present, Faul
 }
 
 /// Writes what is listed only where it differs: each index that is touched is one more page to sync.
-fn update_listing(at: &Connection, session: i64, summary: &SessionSummary) -> Result<(), Fault> {
+fn update_listing(
+    at: &Connection,
+    session: i64,
+    id: &SessionId,
+    commit: &Commit,
+) -> Result<(), Fault> {
     let SessionSummary {
         flow_type,
         status,
+        step,
         tenant,
         metadata,
         created_at,
-        updated_at: _,
+        updated_at,
         due_at,
-    } = summary;
-    let metadata = serde_json::to_string(metadata).map_err(|it| StoreError::Backend {
+    } = &commit.summary;
+    let (flow_type, tenant) = (
+        flow_type.as_ref().map(|it| it.as_str().to_owned()),
+        tenant.as_ref().map(|it| it.as_str().to_owned()),
+    );
+    let encoded = serde_json::to_string(metadata).map_err(|it| StoreError::Backend {
         operation: "encode the metadata",
         source: it.into(),
     })?;
+    let changed = at
+        .prepare_cached(
+            "UPDATE sessions SET flow_type = ?2, tenant = ?3, metadata = ?4, created_at = ?5
+             WHERE number = ?1 AND (flow_type IS NOT ?2 OR tenant IS NOT ?3 OR metadata IS NOT ?4
+             OR created_at IS NOT ?5)",
+        )?
+        .execute(params![
+            session,
+            flow_type,
+            tenant,
+            encoded,
+            time_column(*created_at),
+        ])?;
+    if changed > 0 {
+        index_metadata(at, session, id, metadata)?;
+    }
     at.prepare_cached(
-        "UPDATE sessions SET flow_type = ?2, status = ?3, tenant = ?4, metadata = ?5, created_at = ?6
-         WHERE number = ?1 AND (flow_type IS NOT ?2 OR status IS NOT ?3 OR tenant IS NOT ?4
-         OR metadata IS NOT ?5 OR created_at IS NOT ?6)",
+        "UPDATE sessions SET status = ?2, step = ?3
+         WHERE number = ?1 AND (status IS NOT ?2 OR step IS NOT ?3)",
     )?
-    .execute(params![
-        session,
-        flow_type.as_ref().map(|it| it.as_str()),
-        status.name(),
-        tenant.as_ref().map(|it| it.as_str()),
-        metadata,
-        time_column(*created_at),
-    ])?;
+    .execute(params![session, status.name(), step.map(StepKind::name)])?;
     at.prepare_cached("UPDATE sessions SET due_at = ?2 WHERE number = ?1 AND due_at IS NOT ?2")?
         .execute(params![session, due_at.map(time_column)])?;
+    at.prepare_cached(
+        "UPDATE sessions SET updated_minute = ?2 WHERE number = ?1 AND updated_minute IS NOT ?2",
+    )?
+    .execute(params![session, minute_column(*updated_at)])?;
+    let owner = Owner {
+        number: session,
+        id,
+        flow_type,
+        tenant,
+    };
+    interrupts::replace(at, &owner, &commit.interrupts)
+}
+
+fn index_metadata(
+    at: &Connection,
+    session: i64,
+    id: &SessionId,
+    metadata: &BTreeMap<String, String>,
+) -> Result<(), Fault> {
+    at.prepare_cached("DELETE FROM session_metadata WHERE session = ?1")?
+        .execute([session])?;
+    for (key, value) in metadata {
+        at.prepare_cached(
+            "INSERT INTO session_metadata (session, key, value, session_id) VALUES (?1, ?2, ?3, ?4)",
+        )?
+        .execute(params![session, key, value, id.as_str()])?;
+    }
     Ok(())
 }
 
@@ -261,6 +310,8 @@ pub(super) fn delete(at: &Connection, stamp: Stamp, id: &SessionId) -> Result<bo
         "DELETE FROM chunks WHERE session = ?1",
         "DELETE FROM rows WHERE session = ?1",
         "DELETE FROM events WHERE session = ?1",
+        "DELETE FROM session_metadata WHERE session = ?1",
+        "DELETE FROM interrupts WHERE session = ?1",
         "DELETE FROM sessions WHERE number = ?1",
     ] {
         at.prepare_cached(table)?.execute([session.number])?;

@@ -99,6 +99,13 @@ pub(super) fn time_column(time: Timestamp) -> i64 {
     bound(time.0)
 }
 
+/// Converts a time to the minute that it is looked up by.
+pub(super) fn minute_column(time: Timestamp) -> i64 {
+    time_column(time) / MINUTE_MILLIS
+}
+
+const MINUTE_MILLIS: i64 = 60_000;
+
 pub(super) fn time_from_column(column: i64) -> Timestamp {
     match u64::try_from(column) {
         Ok(millis) if column < i64::MAX => Timestamp(millis),

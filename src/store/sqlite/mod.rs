@@ -6,6 +6,9 @@
 
 mod apply;
 mod failure;
+mod interrupts;
+mod listing;
+mod migration;
 mod place;
 mod read;
 mod schema;
@@ -22,9 +25,9 @@ use async_trait::async_trait;
 use tokio::sync::{broadcast, oneshot};
 
 use super::{
-    Change, ChangeStream, Chunk, ChunkHeader, Commit, EventRow, Fence, LeaseAnswer, RowKey,
-    SessionFilter, SessionPage, SessionSize, StateStore, StoreError, StoredSession, WorkerId,
-    WorkerRecord,
+    Change, ChangeStream, Chunk, ChunkHeader, Commit, EventRow, Fence, InterruptFilter,
+    InterruptPage, LeaseAnswer, RowKey, SessionFilter, SessionPage, SessionSize, StateStore,
+    StoreError, StoredSession, WorkerId, WorkerRecord,
 };
 use crate::ids::{ChunkId, EventCursor, LeaseEpoch, Revision, SessionId};
 use values::PackedCommit;
@@ -199,7 +202,20 @@ impl StateStore for SqliteStateStore {
     async fn list(&self, filter: &SessionFilter, limit: usize) -> Result<SessionPage, StoreError> {
         let filter = filter.clone();
         self.readers
-            .read("list sessions", move |at| read::list(at, &filter, limit))
+            .read("list sessions", move |at| listing::list(at, &filter, limit))
+            .await
+    }
+
+    async fn list_interrupts(
+        &self,
+        filter: &InterruptFilter,
+        limit: usize,
+    ) -> Result<InterruptPage, StoreError> {
+        let filter = filter.clone();
+        self.readers
+            .read("list interrupts", move |at| {
+                interrupts::list(at, &filter, limit)
+            })
             .await
     }
 

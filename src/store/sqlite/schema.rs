@@ -11,6 +11,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
 use super::failure::{Fault, failed};
+use super::migration;
 use super::place::unusable;
 use crate::store::StoreError;
 
@@ -92,8 +93,7 @@ fn prepare(connection: &mut Connection, busy_wait: Duration) -> Result<(), Fault
             transaction.execute_batch(TABLES)?;
             transaction.pragma_update(None, "application_id", APPLICATION)?;
         }
-        Contents::Ours(1) => transaction.execute_batch(FROM_1_TO_2)?,
-        Contents::Ours(_) => {}
+        Contents::Ours(from) => migration::migrate(&transaction, from)?,
     }
     if contents != Contents::Ours(FORMAT) {
         transaction.pragma_update(None, "user_version", FORMAT)?;
@@ -173,7 +173,7 @@ fn opening_failed(path: &Path, fault: Fault) -> StoreError {
 /// "abid": which application the file belongs to.
 const APPLICATION: i32 = i32::from_be_bytes(*b"abid");
 /// The format that this version writes, and the newest that it reads.
-pub(super) const FORMAT: u32 = 2;
+pub(super) const FORMAT: u32 = 3;
 /// Every statement of this module fits, so none is compiled twice.
 const STATEMENTS_MAX: usize = 64;
 /// A packed chunk is a kilobyte or two: of smaller pages a large part would stay empty.
@@ -183,15 +183,11 @@ const LOG_BYTES_KEPT: u32 = 64 << 20;
 /// Small beside the milliseconds that another process needs to create the file.
 const WAL_RETRY: Duration = Duration::from_millis(5);
 
-/// Format 1 had every value as it is. A process that still writes format 1 is refused from here on.
-const FROM_1_TO_2: &str = "
-ALTER TABLE rows ADD COLUMN codec INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE events ADD COLUMN codec INTEGER NOT NULL DEFAULT 0;
-";
-
 // `number` stands for the session's id in the other tables, whose keys stay short by it.
 // A value has its codec beside it, and several events may share one: see `values`.
 // State and values lie apart from what is listed, so that a list reads few pages.
+// What sessions and interrupts are listed by lies in indexes; `updated_minute` is `updated_at` as coarse
+// as it is looked up by, so that not every commit touches that index.
 // `change_seq` rises with every writing transaction, `change_by` says which store wrote it.
 const TABLES: &str = "
 CREATE TABLE sessions (
@@ -210,7 +206,9 @@ CREATE TABLE sessions (
     metadata TEXT NOT NULL,
     created_at INTEGER NOT NULL,
     updated_at INTEGER NOT NULL,
-    due_at INTEGER
+    due_at INTEGER,
+    step TEXT,
+    updated_minute INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE INDEX sessions_by_flow_type ON sessions (flow_type, id);
 CREATE INDEX sessions_by_status ON sessions (status, id);
@@ -218,6 +216,35 @@ CREATE INDEX sessions_by_tenant ON sessions (tenant, id) WHERE tenant IS NOT NUL
 CREATE INDEX sessions_by_due_at ON sessions (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX sessions_by_lease ON sessions (lease_worker) WHERE lease_worker IS NOT NULL;
 CREATE INDEX sessions_by_change ON sessions (change_seq);
+CREATE INDEX sessions_by_step ON sessions (step, id) WHERE step IS NOT NULL;
+CREATE INDEX sessions_by_created_at ON sessions (created_at);
+CREATE INDEX sessions_by_updated_minute ON sessions (updated_minute);
+
+CREATE TABLE session_metadata (
+    session INTEGER NOT NULL,
+    key TEXT NOT NULL,
+    value TEXT NOT NULL,
+    session_id TEXT NOT NULL,
+    PRIMARY KEY (session, key)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX session_metadata_by_value ON session_metadata (key, value, session_id);
+
+CREATE TABLE interrupts (
+    session INTEGER NOT NULL,
+    id TEXT NOT NULL,
+    requested_at INTEGER NOT NULL,
+    session_id TEXT NOT NULL,
+    flow_type TEXT,
+    tenant TEXT,
+    expires_at INTEGER,
+    shown TEXT NOT NULL,
+    PRIMARY KEY (session, id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX interrupts_by_age ON interrupts (requested_at, session_id, id);
+CREATE INDEX interrupts_by_flow_type ON interrupts (flow_type, requested_at, session_id, id);
+CREATE INDEX interrupts_by_tenant ON interrupts (tenant, requested_at, session_id, id)
+    WHERE tenant IS NOT NULL;
+CREATE INDEX interrupts_by_end ON interrupts (expires_at) WHERE expires_at IS NOT NULL;
 
 CREATE TABLE deleted_sessions (
     id TEXT PRIMARY KEY,

@@ -7,9 +7,13 @@ use tokio::sync::broadcast;
 
 use super::failure::Fault;
 use super::values::PackedCommit;
-use super::{Done, SqliteStateStore, apply, schema, writer};
-use crate::ids::{Revision, SessionId};
-use crate::store::{Change, Commit, StateStore as _, StoreError};
+use super::{Done, SqliteStateStore, apply, interrupts, listing, schema, writer};
+use crate::event::StepKind;
+use crate::ids::{FlowType, InterruptId, Revision, SessionId, Tenant, Timestamp};
+use crate::store::{
+    Change, Commit, InterruptFilter, InterruptPosition, SessionFilter, SessionStatus,
+    StateStore as _, StoreError, TimeRange,
+};
 
 fn id(text: &str) -> SessionId {
     SessionId::new(text).unwrap()
@@ -135,4 +139,121 @@ async fn a_lock_that_is_not_given_back_is_busy() {
     assert_eq!(store.load(&id("a")).await.unwrap(), None);
     let revision = store.commit(&id("a"), Revision(0), None, state(1)).await;
     assert_eq!(revision.unwrap(), Revision(1));
+}
+
+/// How SQLite finds what a statement asks for.
+fn plan(at: &Connection, (statement, values): (String, Vec<rusqlite::types::Value>)) -> String {
+    let mut explain = (at.prepare(&format!("EXPLAIN QUERY PLAN {statement}"))).unwrap();
+    let rows = explain.query_map(rusqlite::params_from_iter(values), |row| {
+        row.get::<_, String>(3)
+    });
+    let lines: Vec<_> = rows.unwrap().map(Result::unwrap).collect();
+    lines.join("; ")
+}
+
+/// Each filter of a list of sessions is looked up in an index, the first page and later ones; but for
+/// times, a page is read off in order, without sorting all that match.
+#[test]
+fn every_filter_of_sessions_has_its_index() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = schema::open_or_create(&directory.path().join("a.db"), Duration::ZERO).unwrap();
+    let any = SessionFilter::default;
+    let time = TimeRange {
+        from: Some(Timestamp(1)),
+        before: None,
+    };
+    let flow_type = SessionFilter {
+        flow_type: FlowType::new("F").ok(),
+        ..any()
+    };
+    let status = SessionFilter {
+        status: Some(SessionStatus::Idle),
+        ..any()
+    };
+    let step = SessionFilter {
+        step: Some(StepKind::RunModel),
+        ..any()
+    };
+    let tenant = SessionFilter {
+        tenant: Tenant::new("t").ok(),
+        ..any()
+    };
+    let metadata = SessionFilter {
+        metadata: [("plan".to_owned(), "gold".to_owned())].into(),
+        ..any()
+    };
+    let created = SessionFilter {
+        created: time,
+        ..any()
+    };
+    let updated = SessionFilter {
+        updated: time,
+        ..any()
+    };
+    let due_by = SessionFilter {
+        due_by: Some(Timestamp(1)),
+        ..any()
+    };
+    for (filter, index, in_order) in [
+        (any(), "sqlite_autoindex_sessions_1", true),
+        (flow_type, "sessions_by_flow_type", true),
+        (status, "sessions_by_status", true),
+        (step, "sessions_by_step", true),
+        (tenant, "sessions_by_tenant", true),
+        (metadata, "session_metadata_by_value", true),
+        (created, "sessions_by_created_at", false),
+        (updated, "sessions_by_updated_minute", false),
+        (due_by, "sessions_by_due_at", false),
+    ] {
+        for after in [None, Some(id("s"))] {
+            let filter = SessionFilter {
+                after,
+                ..filter.clone()
+            };
+            let plan = plan(&at, listing::statement(&filter, 10));
+            assert!(plan.contains(index), "{filter:?}: {plan}");
+            assert_eq!(!plan.contains("TEMP B-TREE"), in_order, "{plan}");
+        }
+    }
+}
+
+/// The same for lists of interrupts, which are always in order of age.
+#[test]
+fn every_filter_of_interrupts_has_its_index() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = schema::open_or_create(&directory.path().join("a.db"), Duration::ZERO).unwrap();
+    let any = InterruptFilter::default;
+    let flow_type = InterruptFilter {
+        flow_type: FlowType::new("F").ok(),
+        ..any()
+    };
+    let tenant = InterruptFilter {
+        tenant: Tenant::new("t").ok(),
+        ..any()
+    };
+    let expires_by = InterruptFilter {
+        expires_by: Some(Timestamp(1)),
+        ..any()
+    };
+    for (filter, index, in_order) in [
+        (any(), "interrupts_by_age", true),
+        (flow_type, "interrupts_by_flow_type", true),
+        (tenant, "interrupts_by_tenant", true),
+        (expires_by, "interrupts_by_end", false),
+    ] {
+        let place = InterruptPosition {
+            requested_at: Timestamp(1),
+            session: id("s"),
+            interrupt_id: InterruptId::from_client("t1/c1"),
+        };
+        for after in [None, Some(place)] {
+            let filter = InterruptFilter {
+                after,
+                ..filter.clone()
+            };
+            let plan = plan(&at, interrupts::statement(&filter, 10));
+            assert!(plan.contains(index), "{filter:?}: {plan}");
+            assert_eq!(!plan.contains("TEMP B-TREE"), in_order, "{plan}");
+        }
+    }
 }

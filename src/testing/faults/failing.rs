@@ -9,8 +9,9 @@ use tokio::sync::watch;
 
 use crate::ids::{ChunkId, EventCursor, LeaseEpoch, Revision, SessionId};
 use crate::store::{
-    ChangeStream, Chunk, ChunkHeader, Commit, EventRow, Fence, LeaseAnswer, RowKey, SessionFilter,
-    SessionPage, SessionSize, StateStore, StoreError, StoredSession, WorkerId, WorkerRecord,
+    ChangeStream, Chunk, ChunkHeader, Commit, EventRow, Fence, InterruptFilter, InterruptPage,
+    LeaseAnswer, RowKey, SessionFilter, SessionPage, SessionSize, StateStore, StoreError,
+    StoredSession, WorkerId, WorkerRecord,
 };
 
 /// What a [`FailingStore`] is asked to do.
@@ -179,6 +180,15 @@ impl StateStore for FailingStore {
     async fn list(&self, filter: &SessionFilter, limit: usize) -> Result<SessionPage, StoreError> {
         let work = self.inner.list(filter, limit);
         self.run(StoreCall::Read, work).await
+    }
+
+    async fn list_interrupts(
+        &self,
+        filter: &InterruptFilter,
+        limit: usize,
+    ) -> Result<InterruptPage, StoreError> {
+        self.run(StoreCall::Read, self.inner.list_interrupts(filter, limit))
+            .await
     }
 
     async fn register_worker(&self, worker: &WorkerRecord) -> Result<(), StoreError> {

@@ -118,6 +118,21 @@ fn a_refused_call_is_made_again_alone_and_then_answered() {
 }
 
 #[test]
+fn then_calls_one_after_the_other() {
+    let mut messages = vec![prompt("script: call a {} ;; then b {} ;; then a {}")];
+    let mut expected = Vec::new();
+    for (id, name) in ["a", "b", "a"].into_iter().enumerate() {
+        let called = calls(vec![call(name.to_owned(), json!({}))]);
+        assert_eq!(next_reply(&messages, &[]), called);
+        let id = id.to_string();
+        messages.push(ScriptMessage::assistant(vec![used(&id, name, json!({}))]));
+        messages.push(result(&id, &format!("result {id}"), false));
+        expected.push(format!("{name}: result {id}"));
+    }
+    assert_eq!(text_of(&next_reply(&messages, &[])), expected.join("\n"));
+}
+
+#[test]
 fn reuse_calls_under_the_first_id_and_reports_the_second_result() {
     let mut messages = vec![prompt("script: call a {} ;; reuse b {}")];
     messages.push(ScriptMessage::assistant(vec![used("1", "a", json!({}))]));

@@ -3,16 +3,20 @@
 use std::collections::BTreeMap;
 
 use abide::event::EventKind;
+use abide::ids::InterruptId;
 use abide::policy::ToolEffect;
-use abide::record::{CallStatus, MessageRole, NOT_RUN_PREFIX, OUTCOME_UNKNOWN_TEXT, ToolOutcome};
+use abide::record::{
+    CallStatus, MessageRole, NOT_RUN_PREFIX, OUTCOME_UNKNOWN_TEXT, SkipReason, ToolOutcome,
+};
 use abide::session::CALL_STARTS_MAX;
 use abide::store::SessionStatus;
 
 use super::case::{Fate, GatedCall, Outcome};
+use super::transcript::{RESULT, with_sorted_runs};
 
 /// Returns everything in which a run breaks a promise, or differs from the undisturbed one without
 /// a reason.
-pub(super) fn differences(undisturbed: &Outcome, run: &Outcome) -> Vec<String> {
+pub(crate) fn differences(undisturbed: &Outcome, run: &Outcome) -> Vec<String> {
     let mut found = run.problems.clone();
     check_calls(undisturbed, run, &mut found);
     check_conversation(undisturbed, run, &mut found);
@@ -37,6 +41,7 @@ fn check_calls(undisturbed: &Outcome, run: &Outcome, found: &mut Vec<String>) {
         let expected = match run.fates.get(&record.tool_call_id) {
             Some(Fate::Unknown) => Some(ToolOutcome::OutcomeUnknown),
             Some(Fate::NotRun) => Some(not_run()),
+            Some(Fate::Skipped) => Some(SKIPPED),
             Some(Fate::Told) | None => plain.outcome.clone(),
         };
         if call.outcome != expected {
@@ -58,9 +63,11 @@ fn check_calls(undisturbed: &Outcome, run: &Outcome, found: &mut Vec<String>) {
     }
 }
 
-/// What is said is the same, but for the results that the crash changed.
+/// What is said is the same, but for the results that the crash changed; so is what the next CLI is
+/// given.
 fn check_conversation(undisturbed: &Outcome, run: &Outcome, found: &mut Vec<String>) {
     let mut expected = undisturbed.conversation.clone();
+    let mut transcript = undisturbed.transcript.clone();
     for (plain, call) in undisturbed.calls.iter().zip(&run.calls) {
         let Some(fate) = run.fates.get(&call.record.tool_call_id) else {
             continue;
@@ -69,6 +76,7 @@ fn check_conversation(undisturbed: &Outcome, run: &Outcome, found: &mut Vec<Stri
         let instead = match fate {
             Fate::Unknown => OUTCOME_UNKNOWN_TEXT.to_owned(),
             Fate::NotRun => not_run().model_text(),
+            Fate::Skipped => SKIPPED.model_text(),
             Fate::Told => format!(
                 "This call already ran, and its result was recorded. It was not run again, and it must not be repeated. The recorded result: {said}"
             ),
@@ -78,17 +86,40 @@ fn check_conversation(undisturbed: &Outcome, run: &Outcome, found: &mut Vec<Stri
                 *text = text.replace(&said, &instead);
             }
         }
+        let answers = |it: &&mut String| it.starts_with(RESULT) || it.starts_with("assistant: ");
+        for line in transcript.iter_mut().filter(answers) {
+            *line = line.replace(&said, &instead);
+        }
     }
-    if run.conversation != expected {
+    // An interrupted call of the CLI gets its result last.
+    let sorted = |all: &[(MessageRole, String)]| {
+        let texts = all
+            .iter()
+            .map(|(role, text)| (format!("{role:?}"), text.clone()));
+        with_sorted_runs(texts.collect(), |(role, _)| role == "Tool")
+    };
+    let (is, expected) = (sorted(&run.conversation), sorted(&expected));
+    if is != expected {
         found.push(format!(
-            "the conversation is {:?} instead of {expected:?}",
-            run.conversation
+            "the conversation is {is:?} instead of {expected:?}"
+        ));
+    }
+    let transcript = with_sorted_runs(transcript, |it| it.starts_with(RESULT));
+    if run.transcript != transcript {
+        let is = &run.transcript;
+        found.push(format!(
+            "the transcript is {is:?} instead of {transcript:?}"
         ));
     }
 }
 
+/// How a call ends that comes behind a write that did not succeed.
+const SKIPPED: ToolOutcome = ToolOutcome::Skipped {
+    reason: SkipReason::EarlierWrite,
+};
+
 /// How a call ends that the CLI gave up while it waited for its start mark.
-pub(super) fn not_run() -> ToolOutcome {
+pub(crate) fn not_run() -> ToolOutcome {
     ToolOutcome::Failed {
         error: format!("{NOT_RUN_PREFIX}: the CLI gave the call up before it started"),
     }
@@ -209,6 +240,14 @@ fn check_events(undisturbed: &Outcome, run: &Outcome, found: &mut Vec<String>) {
             found.push(format!("{} has no end in the log", call.id));
         }
     }
+    // One that was passed over is nobody's question any more.
+    let is_skipped = |it: &&InterruptId| {
+        let call = run.calls.iter().find(|call| call.id == **it);
+        call.is_some_and(|it| it.record.status == CallStatus::Skipped)
+    };
+    asked.retain(|it| resolved.contains(it) || !is_skipped(&it));
+    asked.sort();
+    resolved.sort();
     if asked != resolved {
         found.push(format!("asked for {asked:?}, resolved {resolved:?}"));
     }
@@ -223,7 +262,9 @@ fn check_events(undisturbed: &Outcome, run: &Outcome, found: &mut Vec<String>) {
             begun.len()
         ));
     }
-    if lost > run.deaths {
+    // Live, a call's own Step runs while its segment waits.
+    let at_once = if run.setting.is_live() { 2 } else { 1 };
+    if lost > at_once * run.deaths {
         found.push(format!(
             "{lost} attempts were lost by {} deaths",
             run.deaths
@@ -241,11 +282,18 @@ fn check_rest(undisturbed: &Outcome, run: &Outcome, found: &mut Vec<String>) {
     if !is_idle {
         found.push(format!("the session is not idle: {snapshot:?}"));
     }
-    // G7: a death repeats one segment at most.
+    // G7: a death repeats one segment at most, and live, one model call.
     let (launches, plain) = (run.launches.len(), undisturbed.launches.len());
     if launches > plain + run.deaths {
         found.push(format!(
             "{launches} processes instead of {plain} after {} deaths",
+            run.deaths
+        ));
+    }
+    let (asked, plain) = (run.model_requests, undisturbed.model_requests);
+    if run.setting.is_live() && asked > plain + run.deaths as u64 {
+        found.push(format!(
+            "the model was asked {asked} times instead of {plain} after {} deaths",
             run.deaths
         ));
     }

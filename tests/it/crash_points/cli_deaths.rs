@@ -1,88 +1,44 @@
 //! The CLI dies and its worker lives: at every line of two conversations, and while Bash runs.
 
-use std::fmt;
-
 use abide::event::EventKind;
 use abide::record::{CallStatus, ToolOutcome};
-use abide::testing::fake_cli::Fault;
 use abide::testing::launcher::Launch;
 use abide::transport::CliExit;
 use abide::turn::CallPlace;
 
-use super::case::{Case, Fate, LifeEnd, Outcome};
+use super::case::{Case, Fate, LifeEnd, Outcome, Setting};
 use super::check::{differences, not_run};
+use super::point::{die_at, lines_of};
 use super::reference::{APPROVED_BASH, BASH_GATE, GATED_BASH, READ_AND_WRITE, Reference};
 use super::{Report, undisturbed};
+use crate::support::counted::{Line, LineAt};
 
-/// Where a CLI process dies.
-#[derive(Debug, Clone, Copy)]
-struct Death {
-    /// Which process, counted from 0.
-    launch: usize,
-    at: Line,
+/// Lets a CLI process die at a line.
+pub(crate) async fn killed(reference: &Reference, setting: Setting, at: LineAt) -> Outcome {
+    let mut case = Case::start(reference, setting).await;
+    die_at(&case.cli(), at);
+    case.life(None).await;
+    with_fates(case.finish().await)
 }
 
-#[derive(Debug, Clone, Copy)]
-enum Line {
-    Sent(u64),
-    Received(u64),
-}
-
-impl fmt::Display for Death {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let process = self.launch + 1;
-        match self.at {
-            Line::Sent(line) => write!(f, "process {process} dies after it sent line {line}"),
-            Line::Received(line) => write!(f, "process {process} dies after it got line {line}"),
-        }
-    }
-}
-
-impl Death {
-    fn all(launches: &[Launch]) -> Vec<Self> {
-        let mut deaths = Vec::new();
-        for (launch, lines) in launches.iter().enumerate() {
-            let (sent, received) = (lines.lines_sent.len(), lines.lines_received.len());
-            let sent = (1..=sent as u64).map(Line::Sent);
-            let received = (1..=received as u64).map(Line::Received);
-            deaths.extend(sent.chain(received).map(|at| Self { launch, at }));
-        }
-        deaths
-    }
-
-    async fn run(self, reference: &Reference) -> Outcome {
-        let mut case = Case::start(reference).await;
-        let fault = match self.at {
-            Line::Sent(line) => Fault::DieAfterSent(line),
-            Line::Received(line) => Fault::DieAfterReceived(line),
-        };
-        for _ in 0..self.launch {
-            case.cli().fault_next_launch(Vec::new());
-        }
-        case.cli().fault_next_launch(vec![fault]);
-        case.life(None).await;
-        with_fates(case.finish().await)
-    }
-
-    /// What may become of the call that the process resumes, by what had passed between the two.
-    fn allowed(self, launch: &Launch) -> &'static [Option<Fate>] {
-        let sent = |has: &str| line_with(&launch.lines_sent, has);
-        let (Some(asked), Some(allowed)) = (
-            sent(r#""subtype":"hook_callback""#),
-            line_with(&launch.lines_received, r#""permissionDecision":"allow""#),
-        ) else {
-            return &[None];
-        };
-        let (told, over) = (sent(r#""type":"tool_result""#), sent(r#""type":"result""#));
-        let (told, over) = (told.expect("a result"), over.expect("an end"));
-        match self.at {
-            Line::Sent(line) if line < asked => &[None],
-            Line::Sent(line) if line < told => &[Some(Fate::Unknown), Some(Fate::NotRun)],
-            Line::Sent(line) if line < over => &[Some(Fate::Told)],
-            Line::Sent(_) => &[None],
-            Line::Received(line) if line < allowed => &[None],
-            Line::Received(_) => &[Some(Fate::Unknown)],
-        }
+/// What may become of the call that the process resumes, by what had passed between the two.
+fn allowed(at: LineAt, launch: &Launch) -> &'static [Option<Fate>] {
+    let sent = |has: &str| line_with(&launch.lines_sent, has);
+    let (Some(asked), Some(allowed)) = (
+        sent(r#""subtype":"hook_callback""#),
+        line_with(&launch.lines_received, r#""permissionDecision":"allow""#),
+    ) else {
+        return &[None];
+    };
+    let (told, over) = (sent(r#""type":"tool_result""#), sent(r#""type":"result""#));
+    let (told, over) = (told.expect("a result"), over.expect("an end"));
+    match at.line {
+        Line::Sent(line) if line < asked => &[None],
+        Line::Sent(line) if line < told => &[Some(Fate::Unknown), Some(Fate::NotRun)],
+        Line::Sent(line) if line < over => &[Some(Fate::Told)],
+        Line::Sent(_) => &[None],
+        Line::Received(line) if line < allowed => &[None],
+        Line::Received(_) => &[Some(Fate::Unknown)],
     }
 }
 
@@ -93,7 +49,7 @@ fn line_with(lines: &[String], text: &str) -> Option<u64> {
 }
 
 /// Reads from the log and the records what the failed attempts made of each call.
-fn with_fates(mut run: Outcome) -> Outcome {
+pub(crate) fn with_fates(mut run: Outcome) -> Outcome {
     let is_failure = |it: &EventKind| matches!(it, EventKind::AttemptFailed { .. });
     run.deaths += run.events.iter().filter(|it| is_failure(&it.kind)).count();
     for call in &run.calls {
@@ -103,9 +59,14 @@ fn with_fates(mut run: Outcome) -> Outcome {
         let after_end = run.events.iter().skip_while(|it| !ends(&it.kind));
         let was_lost = after_end.into_iter().any(|it| is_failure(&it.kind));
         let fate = match (&call.outcome, record.place) {
-            (Some(ToolOutcome::OutcomeUnknown), _) => Fate::Unknown,
-            (Some(outcome), _) if *outcome == not_run() => Fate::NotRun,
-            (Some(ToolOutcome::Succeeded { .. }), CallPlace::Segment) if was_lost => Fate::Told,
+            // A call in a Step of its own has nothing to do with the CLI.
+            (Some(ToolOutcome::OutcomeUnknown), CallPlace::Segment) => Fate::Unknown,
+            (Some(outcome), CallPlace::Segment) if *outcome == not_run() => Fate::NotRun,
+            (Some(ToolOutcome::Succeeded { .. }), CallPlace::Segment)
+                if was_lost && !run.setting.is_live() =>
+            {
+                Fate::Told
+            }
             _ => continue,
         };
         run.fates.insert(id.clone(), fate);
@@ -119,9 +80,9 @@ fn with_fates(mut run: Outcome) -> Outcome {
 async fn the_death_of_the_cli_at_any_line_repeats_nothing_that_counts() {
     let mut report = Report::default();
     for reference in [&READ_AND_WRITE, &APPROVED_BASH] {
-        let plain = undisturbed(reference).await;
-        for death in Death::all(&plain.launches) {
-            let run = death.run(reference).await;
+        let plain = undisturbed(reference, Setting::NATIVE).await;
+        for death in lines_of(&plain.launches) {
+            let run = killed(reference, Setting::NATIVE, death).await;
             let mut found = differences(&plain, &run);
             if run.deaths > 1 {
                 found.push(format!("{} attempts failed", run.deaths));
@@ -132,7 +93,7 @@ async fn the_death_of_the_cli_at_any_line_repeats_nothing_that_counts() {
             }
             let fate = run.fates.values().next().copied();
             let allowed = match run.calls[0].record.place {
-                CallPlace::Segment => death.allowed(&plain.launches[death.launch]),
+                CallPlace::Segment => allowed(death, &plain.launches[death.launch]),
                 CallPlace::Step => &[None],
             };
             if !allowed.contains(&fate) {
@@ -149,8 +110,8 @@ async fn the_death_of_the_cli_at_any_line_repeats_nothing_that_counts() {
 /// G1: a command whose CLI is killed under it is not run again.
 #[tokio::test(start_paused = true)]
 async fn a_command_whose_cli_is_killed_has_an_unknown_outcome() {
-    let plain = undisturbed(&GATED_BASH).await;
-    let mut case = Case::start(&GATED_BASH).await;
+    let plain = undisturbed(&GATED_BASH, Setting::NATIVE).await;
+    let mut case = Case::start(&GATED_BASH, Setting::NATIVE).await;
     let cli = case.cli();
     let kill = async {
         cli.wait_until(|_| !cli.effects().is_empty()).await;

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use abide::ids::{ChunkId, LeaseEpoch, Revision};
 use abide::store::{
-    ChangeStream, Chunk, ChunkHeader, Commit, EventRow, Fence, LeaseAnswer, RowChange, RowKey,
-    SessionFilter, SessionPage, SessionSize, StoreError, StoredSession, WorkerId, WorkerRecord,
+    ChangeStream, Chunk, ChunkHeader, Commit, EventRow, Fence, InterruptFilter, InterruptPage,
+    LeaseAnswer, RowChange, RowKey, SessionFilter, SessionPage, SessionSize, StoreError,
+    StoredSession, WorkerId, WorkerRecord,
 };
 use async_trait::async_trait;
 
@@ -109,6 +110,15 @@ impl StateStore for Breakable {
         self.inner.list(filter, limit).await
     }
 
+    async fn list_interrupts(
+        &self,
+        filter: &InterruptFilter,
+        limit: usize,
+    ) -> Result<InterruptPage, StoreError> {
+        self.check()?;
+        self.inner.list_interrupts(filter, limit).await
+    }
+
     async fn register_worker(&self, worker: &WorkerRecord) -> Result<(), StoreError> {
         self.inner.register_worker(worker).await
     }
@@ -196,6 +206,7 @@ async fn a_damaged_session_costs_little_and_holds_up_nobody() {
     let state = abide::session::SessionState::read(&stored.state).unwrap();
     let commit = Commit {
         summary: state.summary(place.now()),
+        interrupts: vec![],
         state: stored.state,
         head: stored.head,
         chunks: vec![],

@@ -2,10 +2,13 @@
 
 mod broken_store;
 mod clients;
+mod copies;
 mod events;
+mod inbox;
 mod receipts;
 mod recovery;
 mod scripted;
+mod slow_readers;
 mod store_faults;
 mod turns;
 mod wishes;
@@ -136,7 +139,7 @@ impl Log {
             while self.count(&is_it) < count {
                 match self.stream.next().await.unwrap().unwrap() {
                     Observed::Event(event) => self.seen.push(event),
-                    Observed::CaughtUp | Observed::Live(_) => {}
+                    Observed::CaughtUp | Observed::Interrupt(_) | Observed::Live(_) => {}
                     other => panic!("unknown: {other:?}"),
                 }
             }

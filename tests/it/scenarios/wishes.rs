@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use abide::client::{CloseMode, ResolveInterrupt};
+use abide::client::{CloseMode, ResolveInterrupt, StartSession};
 use abide::event::EventKind;
-use abide::ids::SessionId;
+use abide::ids::{FlowType, SessionId, TurnId};
 use abide::record::{CallStatus, EXPIRED_TEXT, MessageRole};
 use abide::settings::SessionSettings;
 use abide::store::SessionStatus;
@@ -62,6 +62,11 @@ pub(crate) const WISHES: &[Scenario] = &[
     Scenario {
         name: "another model in the next turn",
         run: |it| Box::pin(another_model_in_the_next_turn(it)),
+        is_central: false,
+    },
+    Scenario {
+        name: "a fork on another branch",
+        run: |it| Box::pin(a_fork_on_another_branch(it)),
         is_central: false,
     },
     Scenario {
@@ -262,4 +267,27 @@ async fn approved_with_other_arguments(world: &mut World, parked: bool) {
     let effects = world.effects.lines();
     assert_eq!(effects.len(), 1);
     assert!(effects[0].starts_with("refund 8"), "{effects:?}");
+}
+
+/// The CLI resumes the conversation of the turn that was named, in both sessions.
+async fn a_fork_on_another_branch(world: &mut World) {
+    let session = world.start_session("trunk", "script: say one").await;
+    world.wait_for_turns(&session, 1).await;
+    world.send(&session, "script: say two").await;
+    world.wait_for_turns(&session, 2).await;
+    let fork = SessionId::new("branch").expect("an id");
+    let flow_type = FlowType::new("Test").expect("a flow type");
+    let start = StartSession::new(fork.clone(), flow_type).with_initial_message("script: recall");
+    let client = world.client();
+    let forked = client.fork_session(&session, TurnId::new(1), start).await;
+    assert!(forked.expect("it is forked"));
+    world.wait_for_turns(&fork, 1).await;
+    let answer = world.last_answer(&fork).await;
+    assert!(
+        answer.contains("one") && !answer.contains("two"),
+        "{answer}"
+    );
+    world.send(&session, "script: recall").await;
+    world.wait_for_turns(&session, 3).await;
+    assert!(world.last_answer(&session).await.contains("two"));
 }

@@ -1,7 +1,8 @@
 //! A world for one test: an engine, a store, tools whose effects are counted outside, and a CLI:
 //! the fake one in the process, or the real one on a scripted Messages API.
 
-mod counted;
+pub(crate) mod counted;
+pub(crate) mod dice;
 pub(crate) mod patience;
 mod time;
 mod tools;
@@ -15,6 +16,7 @@ use abide::engine::{LocalEngine, LocalEngineOptions};
 use abide::event::{EventKind, SessionEvent};
 use abide::flow::{AgentSessionFlow, FlowRegistry, SessionOptions};
 use abide::ids::{EventCursor, FlowType, SessionId};
+use abide::policy::ToolPolicies;
 use abide::record::{MessageRole, ToolOutcome};
 use abide::runner::{ClaudeAgentOptions, ClaudeAgentRunner, CliEnvironment, GatedCallWait};
 use abide::snapshot::{AgentSnapshot, PendingInterrupt};
@@ -25,7 +27,7 @@ use abide::testing::real_cli::{RealCli, isolated_environment};
 use abide::transport::{CliLauncher, SubprocessLauncher};
 use tempfile::TempDir;
 
-use counted::Counted;
+use counted::{Counted, Stop};
 pub(crate) use tools::Effects;
 
 /// What a test needs of the world around the crate.
@@ -34,10 +36,14 @@ pub(crate) struct World {
     pub(crate) store: Arc<dyn StateStore>,
     pub(crate) cli: Cli,
     engine: Option<LocalEngine>,
-    engine_options: LocalEngineOptions,
+    pub(crate) engine_options: LocalEngineOptions,
     /// How gated calls wait, and how long a process waits with them.
     pub(crate) wait: GatedCallWait,
     pub(crate) session_options: SessionOptions,
+    /// The policies of the tools that have no annotations of their own.
+    pub(crate) policies: ToolPolicies,
+    /// Where the worker stands still.
+    pub(crate) stop: Arc<Stop>,
     starts: Arc<AtomicUsize>,
     directory: TempDir,
 }
@@ -58,6 +64,17 @@ impl World {
     /// A world with the fake CLI.
     pub(crate) async fn fake() -> Self {
         Self::fake_over(Arc::new(MemoryStateStore::new())).await
+    }
+
+    /// A world with the fake CLI, with this way for gated calls to wait.
+    pub(crate) async fn fake_with(wait: GatedCallWait) -> Self {
+        let launcher = Arc::new(FakeCliLauncher::new());
+        let handle = launcher.handle();
+        let cli = Cli::Fake { launcher, handle };
+        let mut world = Self::without_engine(cli, Arc::new(MemoryStateStore::new()));
+        world.wait = wait;
+        world.start_engine().await;
+        world
     }
 
     /// A world with the fake CLI over this store.
@@ -115,6 +132,8 @@ impl World {
             engine_options: LocalEngineOptions::default(),
             wait: GatedCallWait::Native,
             session_options: SessionOptions::default(),
+            policies: ToolPolicies::new(),
+            stop: Arc::default(),
             starts: Arc::default(),
             directory,
         }
@@ -163,9 +182,11 @@ impl World {
         let launcher = Counted {
             inner: launcher,
             starts: Arc::clone(&self.starts),
+            stop: Arc::clone(&self.stop),
         };
         let mut builder = ClaudeAgentRunner::builder(options)
             .launcher(Arc::new(launcher))
+            .tool_policies(self.policies.clone())
             .gated_call_wait(self.wait);
         for tool in tools::all(&self.effects) {
             builder = builder.custom_tool(tool);
@@ -244,6 +265,15 @@ impl World {
     /// A path in the CLI's working directory.
     pub(crate) fn work_path(&self, name: &str) -> PathBuf {
         self.directory.path().join("work").join(name)
+    }
+
+    /// Waits until this file is in the CLI's working directory.
+    pub(crate) async fn wait_for_file(&self, name: &str) {
+        let path = self.work_path(name);
+        while !path.exists() {
+            // sleeps because a tool of the real CLI makes it, and tells nobody.
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
     }
 
     /// How often a shell command of the scenario ran: each adds a line to `marker`.

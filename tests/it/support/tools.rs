@@ -17,6 +17,7 @@ pub(crate) struct Effects {
     changed: watch::Sender<usize>,
     handlers: Arc<Mutex<Handlers>>,
     held: watch::Sender<Option<&'static str>>,
+    pace: Arc<Mutex<Duration>>,
 }
 
 /// How often handlers were started, and which start never ends.
@@ -33,6 +34,7 @@ impl Default for Effects {
             changed: watch::Sender::new(0),
             handlers: Arc::default(),
             held: watch::Sender::new(None),
+            pace: Arc::default(),
         }
     }
 }
@@ -60,6 +62,19 @@ impl Effects {
         self.handlers().hold = Some((start, side));
     }
 
+    /// Lets every handler take so long before its effect, and again after it.
+    pub(crate) fn set_pace(&self, pace: Duration) {
+        *self.pace.lock().expect("nobody panics while it is set") = pace;
+    }
+
+    async fn take_time(&self) {
+        let pace = *self.pace.lock().expect("nobody panics while it is set");
+        if !pace.is_zero() {
+            // sleeps because this is what a slow tool does; the time is virtual
+            tokio::time::sleep(pace).await;
+        }
+    }
+
     /// How often a handler was started.
     pub(crate) fn starts(&self) -> usize {
         self.handlers().starts
@@ -79,9 +94,11 @@ impl Effects {
             handlers.starts += 1;
             handlers.starts
         };
+        self.take_time().await;
         self.stop_if_held(tool, start, Side::Before).await;
         self.add(line);
         self.stop_if_held(tool, start, Side::After).await;
+        self.take_time().await;
     }
 
     async fn stop_if_held(&self, tool: &'static str, start: usize, side: Side) {
@@ -109,6 +126,8 @@ pub(crate) fn all(effects: &Effects) -> Vec<CustomTool> {
         recording("lookup", effects, "is fine").with_effect(ToolEffect::Read),
         // No annotation: unclassified, so it waits for a person and is started once.
         recording("refund", effects, "is refunded"),
+        // As `refund`; a test gives it a policy.
+        recording("note", effects, "has a note"),
         recording("set_status", effects, "has a status").with_effect(ToolEffect::IdempotentWrite),
         failing("refuse", effects),
         panicking("break", effects),

@@ -27,6 +27,7 @@ const LAYERS: &[(Layer, &[&str])] = &[
         &[
             "ids",
             "policy",
+            "settings",
             "turn",
             "event",
             "failure",
@@ -46,7 +47,7 @@ const LAYERS: &[(Layer, &[&str])] = &[
     ),
     (
         Layer::Drivers,
-        &["runner", "flow", "engine", "client", "telemetry"],
+        &["runner", "spend", "flow", "engine", "client", "telemetry"],
     ),
     (Layer::Testing, &["testing"]),
     (Layer::Top, &["lib", "manual", "bin"]),

@@ -1,8 +1,11 @@
 //! Lists: filters, order and paging.
 
 use super::*;
+use crate::event::StepKind;
 use crate::ids::{FlowType, Tenant, Timestamp};
-use crate::store::{SessionFilter, SessionPage, SessionStatus, SessionSummary, SummaryRow};
+use crate::store::{
+    SessionFilter, SessionPage, SessionStatus, SessionSummary, SummaryRow, TimeRange,
+};
 
 pub(super) const RULES: &[Rule] = &[
     ("a summary comes back as it was committed", |it| {
@@ -10,6 +13,9 @@ pub(super) const RULES: &[Rule] = &[
     }),
     ("each filter lets through what fits it", |it| {
         Box::pin(each_filter_filters(it))
+    }),
+    ("a Step and metadata are listed by, and times", |it| {
+        Box::pin(further_filters(it))
     }),
     ("a list follows the last commit", |it| {
         Box::pin(a_list_follows_the_last_commit(it))
@@ -54,6 +60,7 @@ async fn a_summary_comes_back(store: Store) {
     let full = SessionSummary {
         flow_type: flow("SupportAgent"),
         status: SessionStatus::AwaitingApproval,
+        step: Some(StepKind::AwaitToolApproval),
         tenant: tenant("acme/eu:1"),
         metadata: [("plan", "gold \"plus\""), ("ü", "\u{1f980}\n"), ("", "")]
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
@@ -181,6 +188,120 @@ async fn each_filter_filters(store: Store) {
         };
         assert_eq!(names(&store, filter).await, [format!("s{number}")]);
     }
+}
+
+async fn further_filters(store: Store) {
+    let pairs = |pairs: &[(&str, &str)]| {
+        let pairs = pairs.iter();
+        pairs
+            .map(|(key, it)| ((*key).to_owned(), (*it).to_owned()))
+            .collect()
+    };
+    let sessions = [
+        ("a", Some(StepKind::RunModel), 10, 100, &[][..]),
+        ("b", Some(StepKind::CallTool), 20, 50, &[("plan", "gold")]),
+        (
+            "c",
+            Some(StepKind::RunModel),
+            30,
+            60_000,
+            &[("plan", "silver"), ("eu", "yes")],
+        ),
+        ("d", None, 30, 130_000, &[("plan", "gold"), ("eu", "yes")]),
+        ("e", None, 40, 130_001, &[("gold", "plan")]),
+    ];
+    for (name, step, created_at, updated_at, metadata) in sessions {
+        let summary = SessionSummary {
+            step,
+            created_at: Timestamp(created_at),
+            updated_at: Timestamp(updated_at),
+            metadata: pairs(metadata),
+            flow_type: flow(if name < "c" { "early" } else { "late" }),
+            ..SessionSummary::default()
+        };
+        commit(&store, &id(name), 0, summarized(summary)).await;
+    }
+    let any = SessionFilter::default;
+    let at = |step| SessionFilter {
+        step: Some(step),
+        ..any()
+    };
+    let with = |metadata: &[(&str, &str)]| SessionFilter {
+        metadata: pairs(metadata),
+        ..any()
+    };
+    let time = |from: Option<u64>, before: Option<u64>| TimeRange {
+        from: from.map(Timestamp),
+        before: before.map(Timestamp),
+    };
+    let created = |from, before| SessionFilter {
+        created: time(from, before),
+        ..any()
+    };
+    let updated = |from, before| SessionFilter {
+        updated: time(from, before),
+        ..any()
+    };
+    let cases = [
+        (at(StepKind::RunModel), &["a", "c"][..]),
+        (at(StepKind::CallTool), &["b"]),
+        (at(StepKind::ResumeTurn), &[]),
+        (with(&[("plan", "gold")]), &["b", "d"]),
+        (with(&[("plan", "gold"), ("eu", "yes")]), &["d"]),
+        (with(&[("plan", "")]), &[]),
+        (with(&[("eu", "yes"), ("none", "none")]), &[]),
+        (created(None, Some(30)), &["a", "b"]),
+        (created(Some(30), None), &["c", "d", "e"]),
+        (created(Some(20), Some(31)), &["b", "c", "d"]),
+        (created(Some(31), Some(31)), &[]),
+        (updated(Some(100), None), &["a", "c", "d", "e"]),
+        (updated(None, Some(60_000)), &["a", "b"]),
+        (updated(Some(60_000), Some(130_001)), &["c", "d"]),
+        (updated(Some(130_001), None), &["e"]),
+        (
+            SessionFilter {
+                after: Some(id("b")),
+                ..with(&[("plan", "gold")])
+            },
+            &["d"],
+        ),
+        (
+            SessionFilter {
+                flow_type: flow("late"),
+                step: Some(StepKind::RunModel),
+                created: time(Some(30), None),
+                updated: time(None, Some(70_000)),
+                ..with(&[("eu", "yes")])
+            },
+            &["c"],
+        ),
+    ];
+    for (filter, expected) in cases {
+        assert_eq!(names(&store, filter.clone()).await, expected, "{filter:?}");
+    }
+    let gold = SessionFilter {
+        metadata: pairs(&[("plan", "gold")]),
+        ..any()
+    };
+    let first = page(&store, &gold, 1).await;
+    assert_eq!((first.rows.len(), first.has_more), (1, true));
+
+    // What a commit changes, a list follows; what is deleted is not found by what it had.
+    let moved = SessionSummary {
+        metadata: pairs(&[("plan", "bronze")]),
+        updated_at: Timestamp(200_000),
+        ..SessionSummary::default()
+    };
+    commit(&store, &id("b"), 1, summarized(moved)).await;
+    must(store.delete(&id("d")).await, "delete");
+    commit(&store, &id("d"), 0, state("new")).await;
+    assert!(names(&store, gold).await.is_empty());
+    assert_eq!(names(&store, with(&[("plan", "bronze")])).await, ["b"]);
+    assert_eq!(
+        names(&store, updated(Some(130_001), None)).await,
+        ["b", "e"]
+    );
+    assert!(names(&store, at(StepKind::CallTool)).await.is_empty());
 }
 
 async fn a_list_follows_the_last_commit(store: Store) {

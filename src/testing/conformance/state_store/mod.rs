@@ -4,6 +4,7 @@ mod changes;
 mod chunks;
 mod commits;
 mod deletion;
+mod interrupts;
 mod leases;
 mod listing;
 mod races;
@@ -52,6 +53,7 @@ where
         chunks::RULES,
         rows::RULES,
         listing::RULES,
+        interrupts::RULES,
         leases::RULES,
         changes::RULES,
     ] {

@@ -1,0 +1,56 @@
+//! What a list of open interrupts shows of one.
+
+use serde::{Deserialize, Serialize};
+
+use super::{ArgumentsDigest, CallRecord};
+use crate::ids::{InterruptId, Timestamp, ToolCallId, TurnId};
+use crate::policy::ToolEffect;
+
+/// A call that waits for a person, as a list over all sessions shows it. Each commit carries those of
+/// its session anew, made from the records of its calls.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct OpenInterrupt {
+    /// The id to answer under.
+    pub interrupt_id: InterruptId,
+    /// The turn whose model asked for the call.
+    pub turn_id: TurnId,
+    /// The model's name for the call.
+    pub tool_call_id: ToolCallId,
+    /// Its tool.
+    pub tool_name: String,
+    /// The beginning of its final input, at most
+    /// [`ARGUMENTS_PREVIEW_CHARS`](super::ARGUMENTS_PREVIEW_CHARS) characters; the snapshot of the
+    /// session has all of it.
+    pub arguments_preview: String,
+    /// The length of its final input, in bytes.
+    pub arguments_bytes: u64,
+    /// The digest of session, tool and input; an answer may name it (G4).
+    pub digest: ArgumentsDigest,
+    /// What the call does to the world.
+    pub effect: ToolEffect,
+    /// When the model asked for it.
+    pub requested_at: Timestamp,
+    /// When it is decided without a person, if it ever is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Timestamp>,
+}
+
+impl OpenInterrupt {
+    /// Describes the question about this call.
+    #[must_use]
+    pub fn of_call(record: &CallRecord) -> Self {
+        Self {
+            interrupt_id: InterruptId::of_call(record.turn_id, &record.tool_call_id),
+            turn_id: record.turn_id,
+            tool_call_id: record.tool_call_id.clone(),
+            tool_name: record.tool_name.clone(),
+            arguments_preview: record.arguments_preview.clone(),
+            arguments_bytes: record.arguments_bytes,
+            digest: record.digest.clone(),
+            effect: record.policy.effect,
+            requested_at: record.requested_at,
+            expires_at: record.expires_at,
+        }
+    }
+}
