@@ -318,6 +318,7 @@ async fn run_segment(
                 break Some(Err(AttemptFailure::new(FailureClass::CliFailed, detail)));
             }
             Some(update) = updated.recv() => {
+                let update = with_deadlines(update, deadline);
                 if leave_at.is_some()
                     && let SegmentUpdate::Event(event @ SegmentEvent::Checkpoint(_), _) = update
                 {
@@ -327,7 +328,6 @@ async fn run_segment(
                     leave_at = Some(Instant::now());
                     continue;
                 }
-                let update = with_deadlines(update, deadline);
                 match answer(context, attempt, turn_id, &mut live, update).await {
                     CallChange::Started => open_calls += 1,
                     CallChange::Ended => open_calls = open_calls.saturating_sub(1),
