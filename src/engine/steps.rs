@@ -344,6 +344,7 @@ async fn run_segment(
             }
             Some(update) = updated.recv() => {
                 chat.saw(&update);
+                let update = with_deadlines(update, deadline);
                 if leave_at.is_some()
                     && let SegmentUpdate::Event(event @ SegmentEvent::Checkpoint(_), _) = update
                 {
@@ -353,7 +354,6 @@ async fn run_segment(
                     leave_at = Some(Instant::now());
                     continue;
                 }
-                let update = with_deadlines(update, deadline);
                 match answer(context, attempt, turn_id, &mut live, update).await {
                     CallChange::Started => open_calls += 1,
                     CallChange::Ended => open_calls = open_calls.saturating_sub(1),

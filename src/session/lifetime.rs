@@ -59,7 +59,7 @@ impl Reduction {
         if calls > 0 {
             self.go_on_when_calls_are_over()?;
         }
-        if self.state.lifetime.is_open() && self.state.ends_at.is_some_and(|at| at <= now) {
+        if self.state.goes_on() && self.state.ends_at.is_some_and(|at| at <= now) {
             self.stop_everything(EndReason::TimedOut)?;
         }
         Ok(Reply::Done)

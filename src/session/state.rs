@@ -365,9 +365,20 @@ impl SessionState {
         }
         let calls = self.turn.iter().flat_map(|it| &it.calls);
         let decisions = calls.filter_map(CallState::expires_at);
-        let is_open = self.lifetime.is_open();
-        let end = self.ends_at.filter(|_| is_open);
+        let goes_on = self.goes_on();
+        let end = self.ends_at.filter(|_| goes_on);
         decisions.chain(end).min()
+    }
+
+    /// True while something is left that the end of the session's time would stop.
+    #[must_use]
+    pub fn goes_on(&self) -> bool {
+        let is_active = self.turn.as_ref().is_some_and(|it| !it.is_cancelled());
+        match self.lifetime {
+            Lifetime::Open => true,
+            Lifetime::Closing(_) => is_active || !self.queue.is_empty(),
+            Lifetime::Ended { .. } => false,
+        }
     }
 
     /// Returns what the session is listed by.

@@ -151,3 +151,18 @@ fn a_session_ends_when_its_time_is_over() {
         Refusal::SessionEnded { reason }
     );
 }
+
+/// N02: also one that drains.
+#[test]
+fn a_session_that_drains_ends_when_its_time_is_over() {
+    let mut world = World::new();
+    world.state.ends_at = Some(world.now.after(Duration::from_secs(60)));
+    world.send("hello");
+    world.ask_for(vec![call("c1", WRITE, CallPlace::Step)]);
+    let message_id = world.send("waits");
+    world.close(CloseMode::Drain).unwrap();
+    world.pass_time();
+    assert_eq!(world.state.status(), SessionStatus::Ended);
+    let undelivered = EventKind::MessageUndelivered { message_id };
+    assert!(world.kinds_since(0).contains(&undelivered), "G6");
+}

@@ -4,8 +4,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use abide::ids::{ChunkId, EventCursor, LeaseEpoch, Revision, SessionId};
 use abide::store::{
-    ChangeStream, Chunk, ChunkHeader, Commit, EventRow, Fence, LeaseAnswer, RowKey, SessionFilter,
-    SessionPage, SessionSize, StateStore, StoreError, StoredSession, WorkerId, WorkerRecord,
+    ChangeStream, Chunk, ChunkHeader, Commit, EventRow, Fence, InterruptFilter, InterruptPage,
+    LeaseAnswer, RowKey, SessionFilter, SessionPage, SessionSize, StateStore, StoreError,
+    StoredSession, WorkerId, WorkerRecord,
 };
 use async_trait::async_trait;
 
@@ -126,6 +127,14 @@ impl StateStore for Witnessed {
 
     async fn list(&self, filter: &SessionFilter, limit: usize) -> Result<SessionPage, StoreError> {
         self.inner.list(filter, limit).await
+    }
+
+    async fn list_interrupts(
+        &self,
+        filter: &InterruptFilter,
+        limit: usize,
+    ) -> Result<InterruptPage, StoreError> {
+        self.inner.list_interrupts(filter, limit).await
     }
 
     async fn register_worker(&self, worker: &WorkerRecord) -> Result<(), StoreError> {
