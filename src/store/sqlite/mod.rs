@@ -39,6 +39,10 @@ use writer::Done;
 /// the disk before it is answered (write-ahead log, `synchronous=FULL`). Commits that come together
 /// share one sync. Dropping the store finishes the writes that were queued and closes the file;
 /// nobody waits for that.
+///
+/// A process that is stopped (SIGSTOP) in the moment of a commit keeps SQLite's lock on the file:
+/// nothing is lost or done twice, but other processes get [`StoreError::Busy`] until it goes on or
+/// dies.
 #[derive(Debug)]
 pub struct SqliteStateStore {
     writer: writer::Writer,
