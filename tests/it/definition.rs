@@ -443,6 +443,7 @@ async fn the_model_is_offered_the_tools_of_the_definition() {
         "break",
         "hang",
         "lookup",
+        "note",
         "refund",
         "refuse",
         "retry",
