@@ -44,7 +44,7 @@ async fn a_short_command(version: &str) {
     check_next_turn(world, &session).await;
 }
 
-/// One that does not is ended with the CLI, and nobody claims to know what it did.
+/// G1: one that does not is ended with the CLI, and nobody claims to know what it did.
 async fn a_long_command(version: &str) {
     let command = "echo ran >> marker; sleep 600; echo ran >> marker";
     let Some((world, session, outcome)) = cancelled_bash(version, command).await else {
@@ -59,6 +59,7 @@ async fn a_short_command_that_is_cancelled_ends_by_itself_on_cli_2_1_316() {
     a_short_command("2.1.316").await;
 }
 
+/// G1: what a command that was cut off did is not known.
 #[tokio::test]
 async fn a_long_command_that_is_cancelled_is_unknown_on_cli_2_1_316() {
     a_long_command("2.1.316").await;

@@ -264,7 +264,7 @@ fn a_person_may_approve_other_arguments() {
     assert_eq!(text, told);
 }
 
-/// An input that is no object, or one for a call that cannot be given another, changes nothing.
+/// G4: an input that is no object, or one for a call that cannot be given another, changes nothing.
 #[test]
 fn arguments_that_cannot_be_changed_are_refused() {
     let mut world = World::with_calls(vec![

@@ -96,7 +96,7 @@ fn a_steered_message_outlives_a_turn_that_ends_without_it() {
     assert_eq!(world.state.status(), SessionStatus::Idle);
 }
 
-/// N21: a queued message is deleted once, or sent anew at the tail; a missing id means a stale view.
+/// G6, N21: a queued message is deleted once, or sent anew at the tail; a missing id means a stale view.
 #[test]
 fn queued_messages_are_deleted_and_edited_by_their_author() {
     let mut world = World::started();

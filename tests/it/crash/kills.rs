@@ -54,7 +54,10 @@ const READS_AND_A_SECOND_MESSAGE: Reference = Reference {
 /// Said after the turns, so that the model is shown the whole conversation once more.
 const EPILOGUE: &str = "script: recall";
 
-const DEEDS: [&str; 3] = ["kill_worker", "kill_cli", "kill_both"];
+const DEEDS: [&str; 3] = [KILL_WORKER, "kill_cli", "kill_both"];
+
+/// The CLI lives on for a moment.
+const KILL_WORKER: &str = "kill_worker";
 
 /// Where something dies, as the worker reads it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -280,7 +283,10 @@ async fn sample(version: &'static str, reference: Reference, seed: u64, kills: u
     let Some(plain) = run(version, reference, None).await else {
         return 0;
     };
-    assert_eq!(check(reference.calls, &plain, &plain), Vec::<String>::new());
+    assert_eq!(
+        check(reference.calls, &plain, &plain, 0),
+        Vec::<String>::new()
+    );
     let mut points = Vec::new();
     points.extend((1..=plain.lines).map(Place::Line));
     let sides = |commit| ["before", "after"].map(|side| Place::Commit(commit, side));
@@ -306,7 +312,11 @@ async fn sample(version: &'static str, reference: Reference, seed: u64, kills: u
             let run = run.expect("the CLI was there before");
             drawn += 1;
             killed += usize::from(run.was_killed);
-            let found = check(reference.calls, &plain, &run);
+            // A CLI whose worker died reads the end of its input before or after its own signal. Before
+            // it, it refuses the calls that are open and asks the model once more on its way out
+            // (measured on CLI 2.1.316 and 2.1.332).
+            let last_words = usize::from(run.was_killed && point.deed == KILL_WORKER);
+            let found = check(reference.calls, &plain, &run, last_words);
             failed.extend(found.into_iter().map(|it| format!("{point:?}: {it}")));
         }
     }
