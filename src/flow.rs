@@ -120,8 +120,8 @@ impl AgentSessionFlow {
         &self.options
     }
 
-    pub(crate) fn spend_limit(&self) -> Option<&dyn SpendLimit> {
-        self.spend_limit.as_deref()
+    pub(crate) fn spend_limit(&self) -> Option<Arc<dyn SpendLimit>> {
+        self.spend_limit.clone()
     }
 
     pub(crate) fn runner(&self) -> Arc<dyn AgentFrameworkRunner> {

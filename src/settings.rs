@@ -51,11 +51,10 @@ pub struct SessionSettings {
 }
 
 impl SessionSettings {
-    /// Returns how many bytes the texts take.
+    /// Returns how many bytes the settings take as they are stored.
     #[must_use]
-    pub fn text_bytes(&self) -> usize {
-        let texts = [&self.model, &self.instructions];
-        texts.into_iter().flatten().map(String::len).sum()
+    pub fn stored_bytes(&self) -> usize {
+        serde_json::to_string(self).map_or(usize::MAX, |it| it.len())
     }
 
     /// True when nothing is set.

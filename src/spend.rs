@@ -67,7 +67,9 @@ pub enum SpendDecision {
 /// after each reply of the model that calls tools: one model call can overshoot.
 #[async_trait]
 pub trait SpendLimit: Send + Sync + fmt::Debug {
-    /// Decides about a turn that wants to go on.
+    /// Decides about a turn that wants to go on, within 30 s. A panic, or no answer, fails the attempt.
+    /// When it stops a turn, a tool of the CLI that runs at that moment is cut off, and a write among
+    /// them is `outcome_unknown`.
     ///
     /// # Cancel safety
     /// A dropped call is asked again.

@@ -30,9 +30,9 @@ impl AgentSessionClient {
         let (_, state) = view::load(&self.store, session).await?;
         let messages = self.conversation(&state).await?;
         let asked = messages.into_iter();
-        let asked = asked.filter(|it| it.turn_id == turn_id && it.role == MessageRole::User);
-        let texts: Vec<_> = asked.map(|it| it.text).collect();
-        let text = texts.join("\n\n");
+        let mut asked = asked.filter(|it| it.turn_id == turn_id && it.role == MessageRole::User);
+        // Those that were steered in before have their answers.
+        let text = asked.next_back().map_or_else(String::new, |it| it.text);
         let input = Input::RetryTurn { turn_id, text };
         match self.reduce_once(session, input, request_id).await? {
             (Reply::MessageAccepted { message_id, .. }, duplicate) => Ok(Applied {
@@ -120,10 +120,13 @@ impl AgentSessionClient {
         let is_active = state.turn.as_ref().is_some_and(|it| it.turn_id == turn_id);
         let mut messages = self.conversation(state).await?;
         messages.retain(|it| it.turn_id <= turn_id);
-        let is_answered = messages
-            .iter()
-            .any(|it| it.turn_id == turn_id && it.role == MessageRole::Assistant);
-        if is_active || !is_answered {
+        let of_turn = |role| {
+            let is_it = move |it: &&StoredMessage| it.turn_id == turn_id && it.role == role;
+            messages.iter().any(|it| is_it(&it))
+        };
+        // A turn that ended without an answer has a note.
+        let is_completed = of_turn(MessageRole::Assistant) && !of_turn(MessageRole::Note);
+        if is_active || !is_completed {
             return Err(ClientError::Refused(Refusal::UnknownTurn { turn_id }));
         }
         Ok(messages)

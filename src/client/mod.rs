@@ -248,15 +248,6 @@ impl AgentSessionClient {
     /// # Cancel safety
     /// A dropped call may have started the session; the same call again finds out.
     pub async fn start_session(&self, start: StartSession) -> Result<bool, ClientError> {
-        if self
-            .engine
-            .as_ref()
-            .is_some_and(|it| !it.flow_types.contains(&start.flow_type))
-        {
-            return Err(ClientError::UnknownFlowType {
-                flow_type: start.flow_type,
-            });
-        }
         let digest = start.digest();
         let created = self.created(&start, digest.clone())?;
         self.commit_start(start, digest, created).await
@@ -268,6 +259,12 @@ impl AgentSessionClient {
         start: &StartSession,
         digest: String,
     ) -> Result<session::Reduction, ClientError> {
+        let engine = self.engine.as_ref();
+        if engine.is_some_and(|it| !it.flow_types.contains(&start.flow_type)) {
+            return Err(ClientError::UnknownFlowType {
+                flow_type: start.flow_type.clone(),
+            });
+        }
         let metadata = &start.metadata;
         let metadata_bytes: usize = metadata.iter().map(|(key, it)| key.len() + it.len()).sum();
         if metadata_bytes > METADATA_BYTES_MAX {
@@ -433,7 +430,8 @@ impl AgentSessionClient {
                     ));
                 }
             };
-            if reduction.is_unchanged() {
+            // With a request id even "nothing changed" is an answer that a repeat must get.
+            if reduction.is_unchanged() && request_id.is_none() {
                 return Ok((reduction.reply, false));
             }
             if let Some(id) = &request_id {
@@ -472,7 +470,14 @@ impl AgentSessionClient {
             {
                 let decision = session::normalized(resolution.decision.clone());
                 let changed = resolution.changed_arguments.as_deref();
-                let reply = session::answer_again(session, &record, id.clone(), &decision, changed);
+                let reply = session::answer_again(
+                    session,
+                    &record,
+                    id.clone(),
+                    &decision,
+                    changed,
+                    resolution.digest.as_ref(),
+                );
                 return reply.map_err(ClientError::Refused);
             }
         }

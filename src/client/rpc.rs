@@ -41,7 +41,8 @@ impl AgentSessionClient {
     /// ended meanwhile; the errors of [`AgentSessionClient::send_user_message`] otherwise.
     ///
     /// # Cancel safety
-    /// A dropped call may have been applied; the same call again finds out.
+    /// A dropped call may have been applied; with a turn id or a request id the same call again finds
+    /// out. With neither it would cancel the next turn.
     pub async fn cancel_turn(
         &self,
         session: &SessionId,

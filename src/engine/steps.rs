@@ -14,6 +14,7 @@ use super::deadlines::{outcome_with_deadlines, with_deadlines};
 use super::driver::{Applied, StepMessage, stop_requested};
 use super::local::Shared;
 use crate::failure::{AttemptFailure, FailureClass};
+use crate::flow::AgentSessionFlow;
 use crate::ids::{InterruptId, LeaseEpoch, Nonce, Revision, SessionId, StepId, ToolCallId, TurnId};
 use crate::record::{ToolOutcome, read_record};
 use crate::runner::{
@@ -188,21 +189,36 @@ async fn run_attempt(
     let _ = context.deliver(Input::SegmentEnded { attempt, end }).await;
 }
 
-/// Asks the application's limit whether the turn may go on.
+/// Asks the application's limit whether the turn may go on. A limit that panics or gives no answer
+/// stops the attempt; a turn that is cancelled meanwhile ends in its own way.
 async fn check_spend(context: &StepContext, state: &SessionState) -> Result<(), AttemptFailure> {
     let flow = context.shared.registry.flow(&state.flow_type);
-    let (Some(limit), Some(turn)) = (flow.and_then(|it| it.spend_limit()), &state.turn) else {
+    let (Some(limit), Some(turn)) = (flow.and_then(AgentSessionFlow::spend_limit), &state.turn)
+    else {
         return Ok(());
     };
     let (session, tenant) = (context.session.clone(), state.tenant.clone());
-    let spend = Spend::new(session, tenant, turn.turn_id, turn.usage, state.usage);
-    match limit.check(&spend).await {
-        SpendDecision::GoOn => Ok(()),
-        SpendDecision::Stop { reason } => {
-            Err(AttemptFailure::new(FailureClass::SpendLimit, reason))
-        }
+    let turn_id = turn.turn_id;
+    let spend = Spend::new(session, tenant, turn_id, turn.usage, state.usage);
+    let mut running = JoinSet::new();
+    running.spawn(async move { limit.check(&spend).await });
+    let broken = |detail| Err(AttemptFailure::new(FailureClass::Runner, detail));
+    tokio::select! {
+        biased;
+        decision = running.join_next() => match decision {
+            Some(Ok(SpendDecision::GoOn)) => Ok(()),
+            Some(Ok(SpendDecision::Stop { reason })) => {
+                Err(AttemptFailure::new(FailureClass::SpendLimit, reason))
+            }
+            Some(Err(_)) | None => broken("the spend limit panicked"),
+        },
+        () = context.cancelled(turn_id) => Ok(()),
+        () = tokio::time::sleep(SPEND_CHECK_MAX) => broken("the spend limit gave no answer in 30 s"),
     }
 }
+
+/// How long a spend limit may think.
+const SPEND_CHECK_MAX: Duration = Duration::from_secs(30);
 
 async fn segment_request(
     context: &StepContext,

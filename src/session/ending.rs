@@ -6,7 +6,9 @@
 
 use super::interrupt::check_length;
 use super::note;
-use super::state::{CallStep, Cancellation, Phase, TurnEnding, TurnFailure};
+use super::state::{
+    CallStep, Cancellation, Phase, STATE_BYTES_WITH_WORDS_MAX, TurnEnding, TurnFailure,
+};
 use super::step::AttemptKey;
 use super::{Bug, ReduceError, Reduction, Refusal, Reply};
 use crate::event::EventKind;
@@ -46,7 +48,11 @@ impl Reduction {
             });
         }
         let reason = reason.filter(|it| !it.is_empty());
+        let has_words = reason.is_some();
         self.begin_cancelling(reason)?;
+        if has_words && self.state_bytes()? > STATE_BYTES_WITH_WORDS_MAX {
+            return Err(Refusal::SessionFull.into());
+        }
         Ok(Reply::TurnCancelled {
             turn_id: active,
             duplicate: false,
@@ -85,6 +91,12 @@ impl Reduction {
         );
         if let Some(TurnEnding::Cancelled(cancellation)) = &mut self.turn_mut()?.ending {
             cancellation.partial = partial.filter(|it| !it.is_empty()).map(cut);
+        }
+        // A report is never refused for its size.
+        if self.state_bytes()? > STATE_BYTES_WITH_WORDS_MAX
+            && let Some(TurnEnding::Cancelled(cancellation)) = &mut self.turn_mut()?.ending
+        {
+            cancellation.partial = None;
         }
         self.add_progress(Vec::new(), usage)?;
         self.settle_calls_started_in_segment()?;

@@ -77,8 +77,15 @@ impl Reduction {
             | CallStep::Final => {
                 let session = &self.state.session_id;
                 let changed = changed_arguments.as_deref();
-                return answer_again(session, &call.record, interrupt_id, &decision, changed)
-                    .map_err(Into::into);
+                return answer_again(
+                    session,
+                    &call.record,
+                    interrupt_id,
+                    &decision,
+                    changed,
+                    None,
+                )
+                .map_err(Into::into);
             }
         }
         let (turn_id, approved) = (call.record.turn_id, decision == Decision::Approve);
@@ -124,9 +131,14 @@ pub(crate) fn answer_again(
     interrupt_id: InterruptId,
     decision: &Decision,
     changed: Option<&str>,
+    digest: Option<&ArgumentsDigest>,
 ) -> Result<Reply, Refusal> {
     if !record.policy.requires_approval() {
         return Err(Refusal::UnknownInterrupt { interrupt_id });
+    }
+    let asked = record.asked_digest.as_ref().unwrap_or(&record.digest);
+    if digest.is_some_and(|it| it != asked) {
+        return Err(Refusal::DigestMismatch { interrupt_id });
     }
     let changed = changed.map(|it| ArgumentsDigest::of(session, &record.tool_name, it));
     let was_changed = record.asked_digest.is_some().then_some(&record.digest);

@@ -7,7 +7,7 @@ use crate::event::{EndReason, EventKind};
 use crate::record::ToolOutcome;
 use crate::settings::SessionSettings;
 
-/// The longest texts of a session's settings together, in bytes.
+/// The longest settings of a session as they are stored, in bytes of JSON.
 pub const SETTINGS_BYTES_MAX: usize = 16 * 1024;
 
 /// What closing does to a turn that is active, and to messages that wait (P19).
@@ -28,7 +28,13 @@ pub enum CloseMode {
 impl Reduction {
     pub(super) fn close_session(&mut self, mode: CloseMode) -> Result<Reply, ReduceError> {
         let is_busy = self.state.turn.is_some() || !self.state.queue.is_empty();
+        let is_stopping = self.state.queue.is_empty()
+            && (self.state.turn.as_ref())
+                .is_some_and(|it| it.is_cancelled() && it.steered.is_empty());
         match (self.state.lifetime, mode) {
+            (Lifetime::Closing(_), CloseMode::Cancel) if is_stopping => {
+                return Ok(Reply::SessionClosing { duplicate: true });
+            }
             (Lifetime::Ended { .. }, _) | (Lifetime::Closing(_), CloseMode::Drain) => {
                 return Ok(Reply::SessionClosing { duplicate: true });
             }
@@ -76,7 +82,7 @@ impl Reduction {
             let revision = settings.revision;
             return Err(Refusal::SettingsChanged { revision }.into());
         }
-        if values.text_bytes() > SETTINGS_BYTES_MAX {
+        if values.stored_bytes() > SETTINGS_BYTES_MAX {
             return Err(Refusal::FieldTooLong {
                 field: "the settings",
                 bytes_max: SETTINGS_BYTES_MAX,

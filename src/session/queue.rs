@@ -145,8 +145,12 @@ impl Reduction {
         let turn_id = turn.turn_id;
         self.delete_row(RowKind::Message, message_id.to_string());
         self.append_text(turn_id, MessageRole::User, text)?;
+        // What was answered before stays, whatever becomes of this message; and so does the message (G6).
+        let head = self.state.head;
         let next = self.new_run_model_step(turn_id);
-        self.turn_mut()?.phase = Phase::RunModel(next);
+        let turn = self.turn_mut()?;
+        turn.base_head = head;
+        turn.phase = Phase::RunModel(next);
         Ok(Reply::Done)
     }
 

@@ -233,7 +233,7 @@ pub struct Cancellation {
     /// What the model is told, if anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The part of the answer that people saw, once the segment has stopped.
+    /// The part of the answer that people saw since the last checkpoint, once the segment has stopped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partial: Option<String>,
 }

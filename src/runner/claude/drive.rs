@@ -96,6 +96,7 @@ struct Driver {
     slot: Option<ProcessSlot>,
     // When a segment that is stopping has had its time.
     stop_patience: Option<Instant>,
+    is_interrupted: bool,
 }
 
 /// How long the process waits for people.
@@ -145,6 +146,7 @@ pub(super) async fn drive(
         window,
         slot,
         stop_patience: None,
+        is_interrupted: false,
     };
     match driver.run().await {
         Ok(()) => driver.finish(),
@@ -236,15 +238,7 @@ impl Driver {
     /// The turn is cancelled: a call that runs in the CLI gets some time, and then the CLI.
     fn stop(&mut self) {
         self.segment.handle_cancel();
-        self.stop_patience = Some(Instant::now() + self.stop_time());
-    }
-
-    const fn stop_time(&self) -> Duration {
-        if self.segment.is_interrupted() {
-            INTERRUPT_PATIENCE
-        } else {
-            CALL_PATIENCE
-        }
+        self.stop_patience = Some(Instant::now() + CALL_PATIENCE);
     }
 
     async fn next(&mut self) -> Happened {
@@ -273,6 +267,10 @@ impl Driver {
                 None => std::future::pending().await,
             }
         };
+        if self.segment.is_interrupted() && !self.is_interrupted {
+            self.is_interrupted = true;
+            self.stop_patience = Some(Instant::now() + INTERRUPT_PATIENCE);
+        }
         let stop_patience = self.stop_patience;
         let patience_over = async {
             match stop_patience {

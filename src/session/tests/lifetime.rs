@@ -166,3 +166,15 @@ fn a_session_that_drains_ends_when_its_time_is_over() {
     let undelivered = EventKind::MessageUndelivered { message_id };
     assert!(world.kinds_since(0).contains(&undelivered), "G6");
 }
+
+/// A second wish to stop everything changes nothing.
+#[test]
+fn closing_twice_is_a_repeat() {
+    let mut world = World::started();
+    world.begin_due();
+    world.close(CloseMode::Cancel).unwrap();
+    let commits = world.commits;
+    let again = world.close(CloseMode::Cancel).unwrap();
+    assert_eq!(again, Reply::SessionClosing { duplicate: true });
+    assert_eq!(world.commits, commits);
+}

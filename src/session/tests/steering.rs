@@ -96,6 +96,27 @@ fn a_steered_message_outlives_a_turn_that_ends_without_it() {
     assert_eq!(world.state.status(), SessionStatus::Idle);
 }
 
+/// G6: also one that the turn has taken up: what was answered before stays, and so does the message.
+#[test]
+fn a_steered_message_that_was_taken_up_outlives_its_turn() {
+    for cancels in [true, false] {
+        let mut world = World::started();
+        world.steer("also in blue").unwrap();
+        world.answer("done in red");
+        world.take_steered();
+        let attempt = world.begin_due();
+        if cancels {
+            world.cancel(None).unwrap();
+        }
+        let failure = failure(FailureClass::Options);
+        world.end(&attempt, Err(failure));
+        assert!(world.state.turn.is_none());
+        let said: Vec<_> = world.texts().into_iter().map(|it| it.1).collect();
+        assert_eq!(said[..3], ["hello", "done in red", "also in blue"]);
+        assert_eq!(world.texts().pop().unwrap().0, MessageRole::Note);
+    }
+}
+
 /// G6, N21: a queued message is deleted once, or sent anew at the tail; a missing id means a stale view.
 #[test]
 fn queued_messages_are_deleted_and_edited_by_their_author() {

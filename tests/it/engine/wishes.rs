@@ -339,3 +339,63 @@ async fn a_limit_stops_a_turn_before_its_next_segment() {
     assert_eq!(failure.turn_id, TurnId::new(4));
     assert_eq!(failure.detail, "the model calls of the session are used up");
 }
+
+/// P03: a repeat gets the first answer also when that was "nothing changed": it never cancels the turn
+/// that came after.
+#[tokio::test(start_paused = true)]
+async fn a_repeated_cancel_never_meets_the_next_turn() {
+    let place = Place::new(Scripted::closed());
+    let engine = place.engine().await;
+    let (client, id) = (engine.client(), session("s"));
+    client.start_session(start("s", "wait")).await.unwrap();
+    place.runner.waiting(1).await;
+    client
+        .send_user_message(&id, "wait again", None)
+        .await
+        .unwrap();
+    client.cancel_turn(&id, None, None, None).await.unwrap();
+    let request = || Some(abide::ids::RequestId::new("r2").unwrap());
+    let second = client
+        .cancel_turn(&id, None, None, request())
+        .await
+        .unwrap();
+    assert_eq!((second.value, second.duplicate), (TurnId::new(1), true));
+    Log::of(&client, &id).await.turns_over(1).await;
+    place.runner.waiting(2).await;
+    let repeated = client
+        .cancel_turn(&id, None, None, request())
+        .await
+        .unwrap();
+    assert_eq!((repeated.value, repeated.duplicate), (TurnId::new(1), true));
+    let active = client.snapshot(&id).await.unwrap().active_turn.unwrap();
+    assert_eq!(
+        (active.turn_id, active.is_cancelled),
+        (TurnId::new(2), false)
+    );
+}
+
+/// A limit that panics fails the attempt, and the session goes on.
+#[tokio::test(start_paused = true)]
+async fn a_limit_that_panics_fails_the_turn_alone() {
+    #[derive(Debug)]
+    struct Broken;
+    #[async_trait::async_trait]
+    impl abide::spend::SpendLimit for Broken {
+        async fn check(&self, _: &abide::spend::Spend) -> abide::spend::SpendDecision {
+            panic!("as the test asked")
+        }
+    }
+    let place = Place::new(Scripted::open());
+    let flow = AgentSessionFlow::new("Scripted", place.runner.clone(), SessionOptions::default());
+    let registry = FlowRegistry::new().register(flow.unwrap().with_spend_limit(Broken));
+    let (store, options) = (Arc::clone(&place.store), place.options.clone());
+    let engine = LocalEngine::start_with(registry.unwrap(), store, options)
+        .await
+        .unwrap();
+    let (client, id) = (engine.client(), session("s"));
+    client.start_session(start("s", "hello")).await.unwrap();
+    Log::of(&client, &id).await.turns_over(1).await;
+    let failure = client.snapshot(&id).await.unwrap().last_failure.unwrap();
+    assert_eq!(failure.detail, "the spend limit panicked");
+    assert_eq!(place.runner.segments(), [0; 0]);
+}
