@@ -165,6 +165,7 @@ fn plan(path: GatedPath, start: SegmentStart) -> SegmentPlan {
         asks_hooks: resume.is_some(),
         has_refusing_rules: false,
         setup: AgentSetup::default(),
+        model: None,
         resume,
         answered: BTreeSet::new(),
         offered: BTreeSet::from(["Read".to_owned(), "Bash".to_owned()]),
