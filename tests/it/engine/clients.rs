@@ -2,7 +2,7 @@
 
 use abide::client::{AcceptedMessage, ClientError};
 use abide::ids::{MessageId, RequestId};
-use abide::record::Decision;
+use abide::record::{ArgumentsDigest, Decision};
 use abide::session::{METADATA_BYTES_MAX, Refusal};
 use abide::store::{ChunkCodec, SessionFilter};
 
@@ -161,6 +161,12 @@ async fn an_answer_is_taken_once_even_after_its_turn() {
         let error = client.resolve_interrupt(&id, approve(unknown)).await;
         assert_eq!(refusal(error), Refusal::UnknownInterrupt { interrupt_id });
     }
+    // G4: also a repeat is about the input that the person saw.
+    let seen = ArgumentsDigest::of(&id, "write", "another input");
+    let stale = client.resolve_interrupt(&id, approve("t1/c1").for_digest(seen));
+    let interrupt_id = InterruptId::from_client("t1/c1");
+    let mismatch = Refusal::DigestMismatch { interrupt_id };
+    assert_eq!(refusal(stale.await), mismatch);
     assert_eq!(client.snapshot(&id).await.unwrap(), before);
 }
 

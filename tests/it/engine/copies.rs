@@ -65,6 +65,9 @@ async fn a_fork_goes_on_from_the_turn_that_was_named() {
         unknown,
         Err(ClientError::Refused(Refusal::UnknownTurn { .. }))
     ));
+    let nowhere = StartSession::new(session("lost"), FlowType::new("Unknown").unwrap());
+    let unknown = client.fork_session(&id, TurnId::new(1), nowhere).await;
+    assert!(matches!(unknown, Err(ClientError::UnknownFlowType { .. })));
     let first = TurnId::new(1);
     assert!(client.fork_session(&id, first, begin()).await.unwrap());
     assert!(!client.fork_session(&id, first, begin()).await.unwrap());
@@ -81,6 +84,35 @@ async fn a_fork_goes_on_from_the_turn_that_was_named() {
         texts(&client, &id).await,
         ["one", "re: one", "two", "re: two"]
     );
+}
+
+/// A turn that went on with a steered message and then failed is no place to fork at, and what is
+/// tried again is the message that has no answer.
+#[tokio::test(start_paused = true)]
+async fn a_steered_turn_that_failed_is_not_forked_and_is_tried_again_from_its_last_message() {
+    let place = Place::new(Scripted::closed());
+    let engine = place.engine().await;
+    let (client, id) = (engine.client(), session("s"));
+    client.start_session(start("s", "wait")).await.unwrap();
+    place.runner.waiting(1).await;
+    client
+        .steer_user_message(&id, "fail now", None)
+        .await
+        .unwrap();
+    place.runner.open_gate();
+    let mut log = Log::of(&client, &id).await;
+    log.turns_over(1).await;
+    let turn = TurnId::new(1);
+    let forked = client.fork_session(&id, turn, start("fork", "three")).await;
+    assert!(matches!(
+        forked,
+        Err(ClientError::Refused(Refusal::UnknownTurn { .. }))
+    ));
+    client.retry_turn(&id, turn, None).await.unwrap();
+    log.turns_over(2).await;
+    let messages = client.snapshot(&id).await.unwrap().messages;
+    let retried = messages.iter().find(|it| it.turn_id == TurnId::new(2));
+    assert_eq!(retried.unwrap().text, "fail now");
 }
 
 /// A session is removed when it is over, and then its id is free.
