@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::state::{CallStep, Phase};
+use super::active_turn::{CallStep, Phase};
 use super::step::{
     Admission, AttemptKey, LOST_ATTEMPTS_MAX, RUN_MODEL_FAILURES_MAX, StepExecution,
     wait_after_failure, wait_after_loss,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::state::{CallState, CallStep, Phase};
+use super::active_turn::{CallState, CallStep, Phase};
 use super::step::{AfterLoss, AttemptKey, StepExecution, after_loss, wait_after_failure};
 use super::{Bug, ReduceError, Reduction, Reply};
 use crate::commit::RowKind;

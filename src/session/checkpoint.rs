@@ -1,7 +1,7 @@
 //! What a running segment tells before its end: checkpoints, questions about its calls, parking.
 
+use super::active_turn::{CallStep, CarriedApproval, Phase};
 use super::segment_report::{too_many_calls, too_many_segments};
-use super::state::{CallStep, CarriedApproval, Phase};
 use super::step::{AttemptKey, SEGMENTS_MAX};
 use super::{Bug, ReduceError, Reduction, Reply};
 use crate::event::EventKind;

@@ -4,11 +4,10 @@
 //! a note tells the model what ran (L10). Whatever still runs comes to its end first, so that the note
 //! is true.
 
+use super::active_turn::{CallStep, Cancellation, Phase, TurnEnding};
 use super::interrupt::check_length;
 use super::note;
-use super::state::{
-    CallStep, Cancellation, Phase, STATE_BYTES_WITH_WORDS_MAX, TurnEnding, TurnFailure,
-};
+use super::state::{STATE_BYTES_WITH_WORDS_MAX, TurnFailure};
 use super::step::AttemptKey;
 use super::{Bug, ReduceError, Reduction, Refusal, Reply};
 use crate::event::EventKind;

@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value};
 
+use super::active_turn::{CallState, CallStep};
 use super::segment_report::ARGUMENTS_BYTES_MAX;
-use super::state::{CallState, CallStep, STATE_BYTES_WITH_WORDS_MAX};
+use super::state::STATE_BYTES_WITH_WORDS_MAX;
 use super::{ReduceError, Reduction, Refusal, Reply};
 use crate::commit::RowKind;
 use crate::event::EventKind;

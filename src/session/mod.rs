@@ -6,6 +6,7 @@
 //! that after any crash any worker finds it again. **Persist before act**: nobody acts on a
 //! reduction before its commit returned.
 
+mod active_turn;
 mod attempt;
 mod call;
 mod checkpoint;
@@ -32,6 +33,9 @@ use crate::record::Decision;
 use crate::settings::SessionSettings;
 use crate::turn::{RunModelOutcome, SegmentEvent, ToolCallEnd};
 
+pub use active_turn::{
+    ActiveTurn, CallState, CallStep, Cancellation, CarriedApproval, Phase, TurnEnding,
+};
 pub use ending::PARTIAL_ANSWER_BYTES_MAX;
 pub use interrupt::{RESOLVER_BYTES_MAX, Resolution};
 pub(crate) use interrupt::{answer_again, normalized};
@@ -39,9 +43,8 @@ pub use lifetime::{CloseMode, SETTINGS_BYTES_MAX};
 pub use queue::{MESSAGE_BYTES_MAX, QUEUE_BYTES_MAX, QUEUE_MESSAGES_MAX, Steering};
 pub use reduction::{Reduction, create};
 pub use state::{
-    ActiveTurn, CallState, CallStep, Cancellation, CarriedApproval, Counters, Lifetime,
-    METADATA_BYTES_MAX, NOT_CREATED, Phase, QueuedMessage, STATE_BYTES_MAX, SessionState, Settings,
-    TurnEnding, TurnFailure,
+    Counters, Lifetime, METADATA_BYTES_MAX, NOT_CREATED, QueuedMessage, STATE_BYTES_MAX,
+    SessionState, Settings, TurnFailure,
 };
 pub use step::{
     AttemptKey, CALL_STARTS_MAX, LOST_ATTEMPTS_MAX, RUN_MODEL_FAILURES_MAX, RunningAttempt,

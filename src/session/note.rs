@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::state::{CallState, Cancellation, TurnEnding};
+use super::active_turn::{CallState, Cancellation, TurnEnding};
 use crate::record::CallStatus;
 
 /// How much of an answer that was cut off the model is told, in bytes: its beginning.

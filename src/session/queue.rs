@@ -1,6 +1,7 @@
 //! Messages: accepted, queued, changed by their author, steered into the running turn.
 
-use super::state::{Lifetime, Phase, QueuedMessage};
+use super::active_turn::Phase;
+use super::state::{Lifetime, QueuedMessage};
 use super::{Bug, ReduceError, Reduction, Refusal, Reply};
 use crate::commit::RowKind;
 use crate::event::EventKind;

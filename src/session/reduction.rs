@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::state::{
-    ActiveTurn, CallState, Counters, Lifetime, STATE_BYTES_MAX, SessionState, Settings,
-};
+use super::active_turn::{ActiveTurn, CallState};
+use super::state::{Counters, Lifetime, STATE_BYTES_MAX, SessionState, Settings};
 use super::{Bug, ReduceError, Reply};
 use crate::commit::{Chunk, ChunkCodec, Commit, EventRow, RowChange, RowKey, RowKind};
 use crate::event::{EventKind, SessionEvent};

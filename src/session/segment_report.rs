@@ -1,6 +1,7 @@
 //! What segments report, and what it means for the turn.
 
-use super::state::{CallStep, Phase, STATE_BYTES_WITH_NEW_CALLS_MAX};
+use super::active_turn::{CallStep, Phase};
+use super::state::STATE_BYTES_WITH_NEW_CALLS_MAX;
 use super::step::{AttemptKey, SEGMENTS_MAX};
 use super::{Bug, ReduceError, Reduction, Reply};
 use crate::event::EventKind;

@@ -1,6 +1,6 @@
 //! How a turn begins and ends.
 
-use super::state::{ActiveTurn, Phase};
+use super::active_turn::{ActiveTurn, Phase};
 use super::step::StepExecution;
 use super::{Bug, ReduceError, Reduction, Reply};
 use crate::commit::RowKind;
