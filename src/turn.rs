@@ -32,6 +32,9 @@ pub struct RunModelContext {
     pub live_window: Duration,
     /// The owner's epoch: one more than an earlier one when nobody else owned the session between.
     pub epoch: LeaseEpoch,
+    /// True when the conversation ends in the middle of the turn, at a checkpoint: texts that no
+    /// framework has seen came in since then, and the segment goes on with them.
+    pub in_mid_turn: bool,
 }
 
 /// How long a process waits for people unless the Flow says otherwise.
@@ -51,6 +54,7 @@ impl RunModelContext {
             settings: SessionSettings::default(),
             live_window: LIVE_WINDOW_DEFAULT,
             epoch: LeaseEpoch(0),
+            in_mid_turn: false,
         }
     }
 }

@@ -25,7 +25,7 @@ use crate::store::{
     RowKey, RowKind, SessionFilter, SessionPage, SessionSize, StateStore, StoreError,
 };
 
-pub use crate::session::{Bug, CloseMode, Refusal, SETTINGS_BYTES_MAX};
+pub use crate::session::{Bug, CloseMode, Refusal, SETTINGS_BYTES_MAX, SteerMode};
 pub use error::ClientError;
 pub use events::{
     EventBuffer, EventStream, EventStreamOptions, InvalidEventBuffer, Observed, Overflow,

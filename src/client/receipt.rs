@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{MessageId, SessionId, TurnId};
 use crate::record::{ArgumentsDigest, FORMAT};
-use crate::session::{Bug, Input, Reply, Steering};
+use crate::session::{Bug, Input, Reply, SteerMode, Steering};
 
 /// What was answered to a request with an id. Committed together with its effect.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,10 +51,7 @@ pub(super) fn digest(session: &SessionId, input: &Input) -> String {
             "edit_queued_message",
             serde_json::json!([message_id, text]).to_string(),
         ),
-        Input::SteerUserMessage(Steering::New(text)) => ("steer_new_message", text.clone()),
-        Input::SteerUserMessage(Steering::Queued(message_id)) => {
-            ("steer_queued_message", message_id.to_string())
-        }
+        Input::SteerUserMessage { steering, mode } => steering_parts(steering, *mode),
         Input::RetryTurn { turn_id, .. } => ("retry_turn", turn_id.to_string()),
         Input::CloseSession { mode } => ("close_session", format!("{mode:?}")),
         Input::UpdateSettings {
@@ -76,6 +73,16 @@ pub(super) fn digest(session: &SessionId, input: &Input) -> String {
     ArgumentsDigest::of(session, name, &content)
         .as_str()
         .to_owned()
+}
+
+/// At the boundary, the digest is what it was before there was another mode.
+fn steering_parts(steering: &Steering, mode: SteerMode) -> (&'static str, String) {
+    match (steering, mode) {
+        (Steering::New(text), SteerMode::AtBoundary) => ("steer_new_message", text.clone()),
+        (Steering::New(text), SteerMode::Now) => ("steer_new_message_now", text.clone()),
+        (Steering::Queued(id), SteerMode::AtBoundary) => ("steer_queued_message", id.to_string()),
+        (Steering::Queued(id), SteerMode::Now) => ("steer_queued_message_now", id.to_string()),
+    }
 }
 
 impl Receipt {

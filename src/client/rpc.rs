@@ -5,7 +5,7 @@
 
 use super::{AgentSessionClient, ClientError};
 use crate::ids::{MessageId, RequestId, SessionId, TurnId};
-use crate::session::{Bug, CloseMode, Input, Reply, Steering};
+use crate::session::{Bug, CloseMode, Input, Reply, SteerMode, Steering};
 use crate::settings::SessionSettings;
 
 /// Tells whether a call was taken: a refusal is `false`.
@@ -63,12 +63,14 @@ impl AgentSessionClient {
         }
     }
 
-    /// Puts a new message into the running turn: when the model has answered, the same turn goes on
-    /// with it. Calls that wait for a person are skipped, and the model is told. Without a running
-    /// turn the message starts one.
+    /// Puts a new message into the running turn, when the model has answered or at once, as `mode`
+    /// says. Calls that wait for a person are skipped, and the model is told. Without a running turn
+    /// the message starts one.
     ///
     /// # Errors
-    /// As [`AgentSessionClient::send_user_message`].
+    /// As [`AgentSessionClient::send_user_message`]; with [`SteerMode::Now`] also
+    /// [`Refusal::CallRuns`](crate::client::Refusal::CallRuns) while a call that was decided about is
+    /// not over.
     ///
     /// # Cancel safety
     /// A dropped call may have been accepted; with a request id the same call again finds out.
@@ -76,17 +78,19 @@ impl AgentSessionClient {
         &self,
         session: &SessionId,
         text: impl Into<String>,
+        mode: SteerMode,
         request_id: Option<RequestId>,
     ) -> Result<Applied<MessageId>, ClientError> {
-        self.steer(session, Steering::New(text.into()), request_id)
-            .await
+        let steering = Steering::New(text.into());
+        self.steer(session, steering, mode, request_id).await
     }
 
     /// Puts a queued message into the running turn, as [`AgentSessionClient::steer_user_message`] does.
     ///
     /// # Errors
     /// [`Refusal::UnknownMessage`](crate::client::Refusal::UnknownMessage) when it does not wait any
-    /// more, [`Refusal::TurnNotActive`](crate::client::Refusal::TurnNotActive) when no turn runs.
+    /// more, [`Refusal::TurnNotActive`](crate::client::Refusal::TurnNotActive) when no turn runs;
+    /// [`Refusal::CallRuns`](crate::client::Refusal::CallRuns) as there.
     ///
     /// # Cancel safety
     /// A dropped call may have been applied; with a request id the same call again finds out.
@@ -94,19 +98,21 @@ impl AgentSessionClient {
         &self,
         session: &SessionId,
         message_id: MessageId,
+        mode: SteerMode,
         request_id: Option<RequestId>,
     ) -> Result<Applied<MessageId>, ClientError> {
         let steering = Steering::Queued(message_id);
-        self.steer(session, steering, request_id).await
+        self.steer(session, steering, mode, request_id).await
     }
 
     async fn steer(
         &self,
         session: &SessionId,
         steering: Steering,
+        mode: SteerMode,
         request_id: Option<RequestId>,
     ) -> Result<Applied<MessageId>, ClientError> {
-        let input = Input::SteerUserMessage(steering);
+        let input = Input::SteerUserMessage { steering, mode };
         match self.reduce_once(session, input, request_id).await? {
             (Reply::MessageAccepted { message_id, .. }, duplicate) => {
                 Ok(applied(message_id, duplicate))

@@ -20,7 +20,7 @@ use crate::ids::{
     EventCursor, LeaseEpoch, MessageId, Revision, SessionId, StepId, Timestamp, TurnId,
 };
 use crate::runner::LinkError;
-use crate::session::{self, DueStep, Input, Reply, SessionState};
+use crate::session::{self, ActiveTurn, DueStep, Input, Reply, SessionState};
 use crate::store::{
     Commit, Fence, Patience, RowKey, RowKind, StoreError, StoredSession, read_patiently,
 };
@@ -68,6 +68,7 @@ pub(super) struct Driver {
     stopping: watch::Receiver<bool>,
     revision: watch::Sender<Revision>,
     cancelled: watch::Sender<Option<TurnId>>,
+    cut: watch::Sender<Option<StepId>>,
     tasks: JoinSet<()>,
     running: HashMap<StepId, Id>,
     packer: Packer,
@@ -95,6 +96,7 @@ impl Driver {
             stopping,
             revision: watch::Sender::new(Revision(0)),
             cancelled: watch::Sender::new(None),
+            cut: watch::Sender::new(None),
             tasks: JoinSet::new(),
             running: HashMap::new(),
             packer: Packer::default(),
@@ -208,7 +210,7 @@ impl Driver {
         &mut self,
         state: &mut Arc<SessionState>,
     ) -> Result<Option<Timestamp>, Halt> {
-        self.tell_cancelled(state);
+        self.tell_to_stop(state);
         let mut next: Option<Timestamp> = None;
         for step in session::due_steps(state) {
             let not_before = match &step {
@@ -271,12 +273,15 @@ impl Driver {
         Ok(())
     }
 
-    /// Tells running Steps when their turn is cancelled.
-    fn tell_cancelled(&self, state: &SessionState) {
+    /// Tells running Steps when their turn is cancelled, and a segment when it is to stop for a message.
+    fn tell_to_stop(&self, state: &SessionState) {
         let turn = state.turn.as_ref();
         let cancelled = turn.filter(|it| it.is_cancelled()).map(|it| it.turn_id);
         self.cancelled
             .send_if_modified(|old| std::mem::replace(old, cancelled) != cancelled);
+        let cut = turn.and_then(ActiveTurn::segment_to_stop);
+        self.cut
+            .send_if_modified(|old| std::mem::replace(old, cut) != cut);
     }
 
     fn start(&mut self, state: &SessionState, step: &DueStep) {
@@ -287,6 +292,7 @@ impl Driver {
             driver: self.sender.clone(),
             revision: self.revision.subscribe(),
             cancelled: self.cancelled.subscribe(),
+            cut: self.cut.subscribe(),
             stopping: self.stopping.clone(),
         };
         let (step_id, task) = match step {
@@ -512,7 +518,7 @@ const fn ended_step(input: &Input) -> Option<StepId> {
         | Input::CancelTurn { .. }
         | Input::DeleteQueuedMessage { .. }
         | Input::EditQueuedMessage { .. }
-        | Input::SteerUserMessage(_)
+        | Input::SteerUserMessage { .. }
         | Input::RetryTurn { .. }
         | Input::CloseSession { .. }
         | Input::UpdateSettings { .. }

@@ -35,6 +35,7 @@ pub(super) struct StepContext {
     pub(super) driver: mpsc::UnboundedSender<StepMessage>,
     pub(super) revision: watch::Receiver<Revision>,
     pub(super) cancelled: watch::Receiver<Option<TurnId>>,
+    pub(super) cut: watch::Receiver<Option<StepId>>,
     pub(super) stopping: watch::Receiver<bool>,
 }
 
@@ -100,6 +101,15 @@ impl StepContext {
         if cancelled.wait_for(|it| *it == Some(turn_id)).await.is_err() {
             // The driver is gone, and ends what runs in its own way.
             std::future::pending::<()>().await;
+        }
+    }
+
+    /// Returns once this segment is to stop: its turn is cancelled, or a message goes in now.
+    async fn told_to_stop(&self, turn_id: TurnId, step_id: StepId) {
+        let mut cut = self.cut.clone();
+        tokio::select! {
+            () = self.cancelled(turn_id) => {}
+            Ok(_) = cut.wait_for(|it| *it == Some(step_id)) => {}
         }
     }
 
@@ -244,6 +254,7 @@ async fn segment_request(
     run.metadata.clone_from(&state.metadata);
     run.epoch = context.epoch;
     run.settings.clone_from(&turn.settings);
+    run.in_mid_turn = turn.base_head != state.head;
     if let Some(flow) = context.shared.registry.flow(&state.flow_type) {
         run.live_window = flow.options().live_window;
     }
@@ -317,7 +328,7 @@ async fn run_segment(
     let mut open_calls = 0_usize;
     // When the segment is left because the engine goes down.
     let mut leave_at = None;
-    // When the segment is ended because its turn is cancelled.
+    // When the segment is ended because it was told to stop.
     let mut give_up_at = None;
     let deadline = flow.options().interrupt_deadline;
     let end = loop {
@@ -336,7 +347,7 @@ async fn run_segment(
             // A call that was started inside the segment gets the grace time that handlers get; the
             // driver bounds it.
             () = until(leave_at), if open_calls == 0 => break None,
-            () = context.cancelled(turn_id), if give_up_at.is_none() => {
+            () = context.told_to_stop(turn_id, attempt.step_id), if give_up_at.is_none() => {
                 cancel.send_replace(true);
                 give_up_at = Some(Instant::now() + context.shared.options.cancel_grace);
             }

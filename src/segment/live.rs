@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::gate::{AskedCall, GatedCall, needs_record};
 use super::recorded::{Fate, RecordMove};
-use super::{Action, GatedPath, Segment, SegmentEnd, State, runner};
+use super::{Action, GatedPath, Segment, SegmentEnd, SegmentStart, State, runner};
 use crate::ids::ToolCallId;
 use crate::protocol::{ContentBlock, HostFrame, ReplyMark};
 use crate::record::CallStatus;
@@ -60,12 +60,13 @@ enum Parking {
 }
 
 impl Segment {
-    /// True when gated calls wait in the process.
+    /// True when it does what only some CLI versions are proven for: gated calls wait in the process,
+    /// or it goes on in the middle of a turn without the CLI's own deferral.
     #[must_use]
-    pub const fn is_live(&self) -> bool {
-        match self.plan.path {
-            GatedPath::Live => true,
-            GatedPath::Native => false,
+    pub const fn needs_proven_cli(&self) -> bool {
+        match (self.plan.path, &self.plan.start) {
+            (GatedPath::Live, _) | (GatedPath::Native, SegmentStart::Continue { .. }) => true,
+            (GatedPath::Native, SegmentStart::Turn { .. } | SegmentStart::Resume { .. }) => false,
         }
     }
 

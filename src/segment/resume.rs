@@ -38,7 +38,8 @@ pub struct ResumePlan {
 
 /// Plans how the turn goes on from the last checkpoint: every call of the last reply gets its
 /// recorded outcome as a result; one that may run, or that an interrupted process left open, is
-/// asked for anew by the CLI itself.
+/// asked for anew by the CLI itself. Texts that came in since then stand behind all of that, and then
+/// no call is left open: the model reads them together with the results.
 ///
 /// # Errors
 /// [`FailureClass::Runner`](crate::failure::FailureClass::Runner) when the CLI could not go on from
@@ -68,8 +69,11 @@ pub fn resume(
     let deferred = (open.iter())
         .position(|(_, answer)| matches!(answer, Answer::Run(_)))
         .or_else(|| {
+            let is_steered = !conversation.unread.is_empty();
             open.iter().position(|(asked, answer)| {
-                matches!(answer, Answer::Interrupted) && gate::is_inline(plan, &asked.name)
+                matches!(answer, Answer::Interrupted)
+                    && !is_steered
+                    && gate::is_inline(plan, &asked.name)
             })
         })
         .map(|index| open.remove(index));
@@ -81,6 +85,14 @@ pub fn resume(
             Answer::Interrupted => chain.push_result(asked, INTERRUPTED, true)?,
             Answer::Run(_) => return Err(runner("only one call can wait for the CLI itself")),
         }
+    }
+    for text in &conversation.unread {
+        if deferred.is_some() {
+            return Err(runner(
+                "a text came in while a call waits for the CLI itself",
+            ));
+        }
+        chain.push_text(text)?;
     }
     let answered = chain.answered();
     let mut call = None;
@@ -251,6 +263,17 @@ impl Chain {
             json(&asked.id),
             json(&cut_result(text)),
             json(&asked.entry),
+        );
+        self.push(&uuid, &body)
+    }
+
+    /// 17f: a prompt that the CLI has not answered; it asks the model with it (measured behind results
+    /// on CLI 2.1.316 and 2.1.332).
+    fn push_text(&mut self, text: &str) -> Result<(), AttemptFailure> {
+        let uuid = derived_uuid("text", &self.parent, text);
+        let body = format!(
+            r#""isSidechain":false,"type":"user","message":{{"role":"user","content":[{{"type":"text","text":{}}}]}},"uuid":"{uuid}""#,
+            json(text),
         );
         self.push(&uuid, &body)
     }

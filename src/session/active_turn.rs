@@ -42,12 +42,41 @@ pub struct ActiveTurn {
     /// What its segments run with.
     #[serde(default, skip_serializing_if = "SessionSettings::is_default")]
     pub settings: SessionSettings,
-    /// Messages that go into this turn when the model has answered, oldest first (N18).
+    /// Messages that go into this turn at its next boundary, oldest first (N18).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steered: Vec<QueuedMessage>,
+    /// What the next boundary is.
+    #[serde(default, skip_serializing_if = "SteerMode::is_at_boundary")]
+    pub steer_mode: SteerMode,
     /// How the turn ends as soon as what still runs for it is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ending: Option<TurnEnding>,
+}
+
+/// When a message goes into the turn that it steers (spec/core.md 7).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "the two modes are the contract of steering"
+)]
+pub enum SteerMode {
+    /// When the model has answered. What it is doing is not disturbed.
+    #[default]
+    AtBoundary,
+    /// At once: what the model is saying is dropped, and it is asked again from the last checkpoint.
+    Now,
+}
+
+impl SteerMode {
+    /// True for a message that waits for the answer.
+    #[must_use]
+    pub const fn is_at_boundary(&self) -> bool {
+        match self {
+            Self::AtBoundary => true,
+            Self::Now => false,
+        }
+    }
 }
 
 /// How a turn ends without an answer.
@@ -97,7 +126,7 @@ pub enum Phase {
     RunModel(StepExecution),
     /// The calls of the last reply are decided and run.
     Calls,
-    /// The model has answered, and the first steered message goes in next.
+    /// The model has answered, or is not asked any further: the first steered message goes in next.
     Steering,
 }
 
@@ -215,6 +244,24 @@ impl ActiveTurn {
         self.calls.iter().take(index).all(|earlier| {
             earlier.record.status.is_final() || (!has_segment && earlier.is_for_next_segment())
         })
+    }
+
+    /// True when a message goes in as soon as nothing runs: its segment is to stop.
+    #[must_use]
+    pub const fn is_steered_now(&self) -> bool {
+        match (self.steer_mode, &self.ending) {
+            (SteerMode::Now, None) => true,
+            (SteerMode::Now, Some(_)) | (SteerMode::AtBoundary, _) => false,
+        }
+    }
+
+    /// Returns the Step of a segment that is to stop because a message goes in.
+    #[must_use]
+    pub const fn segment_to_stop(&self) -> Option<StepId> {
+        match &self.phase {
+            Phase::RunModel(execution) if self.is_steered_now() => Some(execution.step_id),
+            Phase::RunModel(_) | Phase::Calls | Phase::Steering => None,
+        }
     }
 
     /// True once somebody cancelled it.

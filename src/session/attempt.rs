@@ -113,6 +113,10 @@ impl Reduction {
         if self.turn()?.ending.is_some() {
             return self.end_ending_turn();
         }
+        if self.turn()?.is_steered_now() {
+            self.turn_mut()?.phase = Phase::Steering;
+            return Ok(());
+        }
         if self.turn_mut()?.is_ready_for_segment() {
             self.keep_one_call_for_segment()?;
             let now = self.now;

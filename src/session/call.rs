@@ -221,6 +221,10 @@ impl Reduction {
         if turn.ending.is_some() {
             return self.end_ending_turn();
         }
+        if turn.is_steered_now() {
+            self.turn_mut()?.phase = Phase::Steering;
+            return Ok(());
+        }
         self.keep_one_call_for_segment()?;
         let turn_id = self.turn_mut()?.turn_id;
         let step_id = self.next_step_id();

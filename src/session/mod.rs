@@ -34,7 +34,7 @@ use crate::settings::SessionSettings;
 use crate::turn::{RunModelOutcome, SegmentEvent, ToolCallEnd};
 
 pub use active_turn::{
-    ActiveTurn, CallState, CallStep, Cancellation, CarriedApproval, Phase, TurnEnding,
+    ActiveTurn, CallState, CallStep, Cancellation, CarriedApproval, Phase, SteerMode, TurnEnding,
 };
 pub use ending::PARTIAL_ANSWER_BYTES_MAX;
 pub use interrupt::{RESOLVER_BYTES_MAX, Resolution};
@@ -82,7 +82,12 @@ pub enum Input {
         text: String,
     },
     /// A message goes into the running turn.
-    SteerUserMessage(Steering),
+    SteerUserMessage {
+        /// Which message.
+        steering: Steering,
+        /// When it goes in.
+        mode: SteerMode,
+    },
     /// A client has the message of the last failed turn answered once more.
     RetryTurn {
         /// The turn that failed.
@@ -280,6 +285,13 @@ pub enum Refusal {
         /// The turn that is active.
         active: Option<TurnId>,
     },
+    /// A call that was decided about runs or is about to, and a message that goes in now would cut it
+    /// off. Steer at the boundary, or wait for the call.
+    #[error("call {tool_call_id} runs or is about to")]
+    CallRuns {
+        /// The first such call.
+        tool_call_id: ToolCallId,
+    },
     /// Somebody has decided otherwise.
     #[error("interrupt {interrupt_id} is already resolved")]
     AlreadyResolved {
@@ -356,7 +368,7 @@ pub fn reduce(
         Input::CancelTurn { turn_id, reason } => reduction.cancel_turn(turn_id, reason)?,
         Input::DeleteQueuedMessage { message_id } => reduction.delete_queued(message_id)?,
         Input::EditQueuedMessage { message_id, text } => reduction.edit_queued(message_id, text)?,
-        Input::SteerUserMessage(steering) => reduction.steer(steering)?,
+        Input::SteerUserMessage { steering, mode } => reduction.steer(steering, mode)?,
         Input::RetryTurn { turn_id, text } => reduction.retry_turn(turn_id, text)?,
         Input::CloseSession { mode } => reduction.close_session(mode)?,
         Input::UpdateSettings {

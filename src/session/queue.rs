@@ -1,6 +1,6 @@
 //! Messages: accepted, queued, changed by their author, steered into the running turn.
 
-use super::active_turn::Phase;
+use super::active_turn::{CallStep, Phase, SteerMode};
 use super::state::{Lifetime, QueuedMessage};
 use super::{Bug, ReduceError, Reduction, Refusal, Reply};
 use crate::commit::RowKind;
@@ -89,10 +89,15 @@ impl Reduction {
         self.send_user_message(text)
     }
 
-    /// The message goes into the running turn at its next boundary (N18, spec/core.md 7): calls that
-    /// nobody has decided about are passed over, and when the model has answered to that, the turn
-    /// goes on with the message.
-    pub(super) fn steer(&mut self, steering: Steering) -> Result<Reply, ReduceError> {
+    /// The message goes into the running turn (N18, spec/core.md 7). Calls that nobody has decided
+    /// about are passed over. At its boundary: when the model has answered to that, the turn goes on
+    /// with the message. Now: the running segment stops, and the model is asked again from the last
+    /// checkpoint with the message.
+    pub(super) fn steer(
+        &mut self,
+        steering: Steering,
+        mode: SteerMode,
+    ) -> Result<Reply, ReduceError> {
         let is_cancelled = self.state.turn.as_ref().map(|it| it.ending.is_some());
         let message = match (steering, is_cancelled) {
             // Nothing runs that it could go into.
@@ -110,10 +115,18 @@ impl Reduction {
             }
             (Steering::Queued(message_id), Some(false)) => self.take_queued(message_id)?,
         };
+        if mode == SteerMode::Now {
+            self.check_no_call_runs()?;
+        }
         let message_id = message.message_id;
         let turn = self.turn_mut()?;
         let turn_id = turn.turn_id;
         turn.steered.push(message);
+        turn.steer_mode = match (&turn.phase, mode) {
+            // At the boundary already.
+            (Phase::Steering, SteerMode::Now) | (_, SteerMode::AtBoundary) => turn.steer_mode,
+            (Phase::RunModel(_) | Phase::Calls, SteerMode::Now) => SteerMode::Now,
+        };
         self.emit(Some(turn_id), EventKind::MessageSteered { message_id });
         for index in 0..self.turn_mut()?.calls.len() {
             if self.call_mut(index)?.awaits_approval() {
@@ -122,10 +135,34 @@ impl Reduction {
             }
         }
         self.go_on_when_calls_are_over()?;
+        let turn = self.turn_mut()?;
+        if let Phase::RunModel(execution) = &turn.phase
+            && execution.running.is_none()
+            && turn.is_steered_now()
+        {
+            turn.phase = Phase::Steering;
+        }
         Ok(Reply::MessageAccepted {
             message_id,
             queued: true,
         })
+    }
+
+    /// What a person has decided about is not cut off, nor does it run beside another segment.
+    fn check_no_call_runs(&self) -> Result<(), ReduceError> {
+        let runs = |it: &CallStep| match it {
+            CallStep::Execute(_)
+            | CallStep::PermittedInSegment
+            | CallStep::StartedInSegment { .. } => true,
+            CallStep::AwaitToolApproval(_) | CallStep::Final => false,
+        };
+        match self.turn()?.calls.iter().find(|it| runs(&it.step)) {
+            Some(call) => Err(Refusal::CallRuns {
+                tool_call_id: call.record.tool_call_id.clone(),
+            }
+            .into()),
+            None => Ok(()),
+        }
     }
 
     /// The owner puts the first steered message into the conversation; its text comes from its row.
@@ -143,14 +180,25 @@ impl Reduction {
         }
         let turn = self.turn_mut()?;
         turn.steered.remove(0);
-        let turn_id = turn.turn_id;
+        let (turn_id, base_head, mode) = (turn.turn_id, turn.base_head, turn.steer_mode);
         self.delete_row(RowKind::Message, message_id.to_string());
-        self.append_text(turn_id, MessageRole::User, text)?;
-        // What was answered before stays, whatever becomes of this message; and so does the message (G6).
-        let head = self.state.head;
+        let base_head = match mode {
+            // What was answered before stays, whatever becomes of this message; and so does the
+            // message (G6).
+            SteerMode::AtBoundary => {
+                self.append_text(turn_id, MessageRole::User, text)?;
+                self.state.head
+            }
+            // Nothing was answered: the message alone stays.
+            SteerMode::Now => self.append_user_text_behind_both(turn_id, base_head, text)?,
+        };
+        self.turn_mut()?.base_head = base_head;
+        if self.turn()?.is_steered_now() && !self.turn()?.steered.is_empty() {
+            return Ok(Reply::Done);
+        }
         let next = self.new_run_model_step(turn_id);
         let turn = self.turn_mut()?;
-        turn.base_head = head;
+        turn.steer_mode = SteerMode::AtBoundary;
         turn.phase = Phase::RunModel(next);
         Ok(Reply::Done)
     }
@@ -158,7 +206,9 @@ impl Reduction {
     /// The turn ends without taking up what it was steered by: that waits for a turn of its own,
     /// in the order in which all were accepted (G6).
     pub(super) fn give_back_steered(&mut self) -> Result<(), Bug> {
-        let mut steered = std::mem::take(&mut self.turn_mut()?.steered);
+        let turn = self.turn_mut()?;
+        turn.steer_mode = SteerMode::AtBoundary;
+        let mut steered = std::mem::take(&mut turn.steered);
         self.state.queue.append(&mut steered);
         self.state.queue.sort_by_key(|it| it.message_id);
         Ok(())

@@ -237,6 +237,33 @@ impl Reduction {
         self.append_chunk(&messages)
     }
 
+    /// Appends a user's text to the conversation and, as the same message, behind the place that it
+    /// goes back to if the turn has no answer. Returns that place.
+    pub(super) fn append_user_text_behind_both(
+        &mut self,
+        turn_id: TurnId,
+        base: Option<ChunkId>,
+        text: String,
+    ) -> Result<Option<ChunkId>, Bug> {
+        let head = self.state.head;
+        self.append_text(turn_id, MessageRole::User, text)?;
+        if head == base {
+            return Ok(self.state.head);
+        }
+        let own = self.chunks.last().ok_or(Bug {
+            invariant: "a text is a chunk",
+        })?;
+        self.state.counters.chunk += 1;
+        let id = ChunkId(self.state.counters.chunk);
+        let copy = Chunk {
+            id,
+            parent: base,
+            ..own.clone()
+        };
+        self.chunks.push(copy);
+        Ok(Some(id))
+    }
+
     fn append_chunk(&mut self, stored: &[StoredMessage]) -> Result<(), Bug> {
         let bytes = encode_chunk(stored).map_err(|_| Bug {
             invariant: "a stored message is JSON",

@@ -1,5 +1,7 @@
 //! What segments report, and what it means for the turn.
 
+use std::time::Duration;
+
 use super::active_turn::{CallStep, Phase};
 use super::state::STATE_BYTES_WITH_NEW_CALLS_MAX;
 use super::step::{AttemptKey, SEGMENTS_MAX};
@@ -20,7 +22,9 @@ impl Reduction {
             return Ok(Reply::Superseded);
         }
         let turn_id = self.turn()?.turn_id;
-        if self.turn()?.ending.is_some() && !event.is_about_the_past() {
+        let turn = self.turn()?;
+        let is_to_stop = turn.ending.is_some() || turn.is_steered_now();
+        if is_to_stop && !event.is_about_the_past() {
             return Ok(Reply::CallNotPermitted);
         }
         match event {
@@ -141,6 +145,10 @@ impl Reduction {
             self.segment_stopped(attempt, partial, usage)?;
             return Ok(Reply::Done);
         }
+        if self.turn()?.is_steered_now() {
+            self.segment_cut(attempt, end)?;
+            return Ok(Reply::Done);
+        }
         match end {
             Ok(RunModelOutcome::TurnCompleted { messages, usage }) => {
                 if self.turn_mut()?.is_ready_or_started_in_segment() {
@@ -181,6 +189,31 @@ impl Reduction {
             Err(failure) => self.fail_attempt(attempt, failure)?,
         }
         Ok(Reply::Done)
+    }
+
+    /// The segment of a turn that is steered now has ended: what it said since the last checkpoint is
+    /// void, even an answer, because the person has not seen it when they wrote. What must not be
+    /// tried again ends the turn as ever.
+    fn segment_cut(
+        &mut self,
+        attempt: &AttemptKey,
+        end: Result<RunModelOutcome, AttemptFailure>,
+    ) -> Result<(), Bug> {
+        let usage = match end {
+            Ok(outcome) => outcome.partial().1,
+            Err(failure) if failure.class.is_retryable() => Usage::default(),
+            Err(failure) => return self.fail_attempt(attempt, failure),
+        };
+        let turn_id = self.turn()?.turn_id;
+        self.emit(
+            Some(turn_id),
+            EventKind::AttemptSuperseded {
+                step_id: attempt.step_id,
+                attempt: attempt.running.attempt,
+            },
+        );
+        self.add_progress(Vec::new(), usage)?;
+        self.leave_attempt(attempt.step_id, Duration::ZERO)
     }
 
     /// The segment ended well: what it said becomes part of the conversation.

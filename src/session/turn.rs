@@ -1,6 +1,6 @@
 //! How a turn begins and ends.
 
-use super::active_turn::{ActiveTurn, Phase};
+use super::active_turn::{ActiveTurn, Phase, SteerMode};
 use super::step::StepExecution;
 use super::{Bug, ReduceError, Reduction, Reply};
 use crate::commit::RowKind;
@@ -49,6 +49,7 @@ impl Reduction {
             carried: Vec::new(),
             settings: self.state.settings.values.clone(),
             steered: Vec::new(),
+            steer_mode: SteerMode::AtBoundary,
             ending: None,
         });
         Ok(())

@@ -5,6 +5,7 @@
     reason = "all scenarios have one shape, and some restart the engine"
 )]
 
+mod steering;
 mod wishes;
 
 use std::future::Future;
@@ -17,7 +18,8 @@ use abide::store::SessionStatus;
 
 use crate::support::World;
 
-pub(crate) use wishes::WISHES;
+use steering::STEERING;
+use wishes::WISHES;
 
 /// A scenario by its name.
 pub(crate) struct Scenario {
@@ -27,7 +29,7 @@ pub(crate) struct Scenario {
     pub(crate) is_central: bool,
 }
 
-pub(crate) const ALL: &[Scenario] = &[
+const ALL: &[Scenario] = &[
     Scenario {
         name: "a plain turn",
         run: |it| Box::pin(a_plain_turn(it)),
@@ -114,6 +116,11 @@ pub(crate) const ALL: &[Scenario] = &[
         is_central: false,
     },
 ];
+
+/// Returns every scenario.
+pub(crate) fn all() -> impl Iterator<Item = &'static Scenario> {
+    ALL.iter().chain(WISHES).chain(STEERING)
+}
 
 /// A01, I19: an answer, its usage, nothing pending.
 async fn a_plain_turn(world: &mut World) {
@@ -440,7 +447,7 @@ async fn three_messages(world: &mut World) {
 #[tokio::test]
 async fn every_scenario_runs_on_the_fake_cli() {
     for wait in [GatedCallWait::Native, GatedCallWait::Live] {
-        for scenario in ALL.iter().chain(WISHES) {
+        for scenario in all() {
             println!("scenario: {} ({wait:?})", scenario.name);
             let mut world = World::fake_with(wait).await;
             (scenario.run)(&mut world).await;

@@ -361,7 +361,7 @@ impl Driver {
         let version = version.unwrap_or("unknown");
         let is_refused = matches!(self.care.versions, CliVersionPolicy::Refuse)
             && !TESTED_CLI_VERSIONS.contains(&version);
-        if self.segment.is_live() && !LIVE_CLI_VERSIONS.contains(&version) && !is_refused {
+        if self.segment.needs_proven_cli() && !LIVE_CLI_VERSIONS.contains(&version) && !is_refused {
             self.care.live.refute();
             tracing::warn!(%version, proven = ?LIVE_CLI_VERSIONS, "this version of the Claude Code CLI is not proven for live segments; gated calls end the process");
             return Err(AttemptFailure::new(

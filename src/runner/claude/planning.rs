@@ -37,9 +37,15 @@ impl ClaudeAgentRunner {
         };
         let mut segment = self.segment_plan(options, path, &conversation, request);
         let session = conversation.claude_session.clone();
-        let goes_on = conversation.unread.is_empty();
+        let is_steered = request.context.in_mid_turn && !conversation.unread.is_empty();
+        let goes_on = conversation.unread.is_empty() || is_steered;
         let entries = match (path, goes_on) {
             (GatedPath::Live, true) => continue_turn(&mut segment, conversation, request)?,
+            // The CLI takes either a text or the call that it deferred; so the call gets its result
+            // as after a live segment.
+            (GatedPath::Native, true) if is_steered && self.live.holds() => {
+                continue_turn(&mut segment, conversation, request)?
+            }
             (GatedPath::Live, false) => start_turn(&mut segment, conversation, request)?,
             (GatedPath::Native, _) => start_native(&mut segment, conversation, request)?,
         };
@@ -202,7 +208,8 @@ fn start_native(
     conversation: Conversation,
     request: &RunModelRequest,
 ) -> Result<Vec<TranscriptEntry>, AttemptFailure> {
-    let is_live = request.calls.len() > 1 || !conversation.provisional.is_empty();
+    let is_steered = request.context.in_mid_turn && !conversation.unread.is_empty();
+    let is_live = request.calls.len() > 1 || !conversation.provisional.is_empty() || is_steered;
     let is_between = conversation.unread.is_empty() && request.calls.is_empty();
     if is_live || is_between {
         return Err(AttemptFailure::new(

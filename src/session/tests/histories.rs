@@ -202,6 +202,11 @@ impl History {
         let queued: Vec<_> = queued.collect();
         let message_id = self.random.pick(&queued).unwrap_or(some_message);
         let text = format!("wish {}", self.random.below(1_000));
+        let mode = if self.random.is_one_in(2) {
+            SteerMode::Now
+        } else {
+            SteerMode::AtBoundary
+        };
         match self.random.below(16) {
             0 | 1 => Input::CancelTurn {
                 turn_id: None,
@@ -213,8 +218,14 @@ impl History {
             },
             3 => Input::DeleteQueuedMessage { message_id },
             4 => Input::EditQueuedMessage { message_id, text },
-            5..=7 => Input::SteerUserMessage(Steering::New(text)),
-            8..=10 => Input::SteerUserMessage(Steering::Queued(message_id)),
+            5..=7 => Input::SteerUserMessage {
+                steering: Steering::New(text),
+                mode,
+            },
+            8..=10 => Input::SteerUserMessage {
+                steering: Steering::Queued(message_id),
+                mode,
+            },
             11 | 12 => Input::UpdateSettings {
                 expected_revision: self.random.below(3),
                 settings: SessionSettings {

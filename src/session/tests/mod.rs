@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use super::{
     ActiveTurn, AttemptKey, CloseMode, DueStep, Input, Phase, ReduceError, Refusal, Reply,
-    Resolution, RunningAttempt, SessionState, Steering, create, due_steps, reduce,
+    Resolution, RunningAttempt, SessionState, SteerMode, Steering, create, due_steps, reduce,
 };
 use crate::event::{EventKind, SessionEvent};
 use crate::failure::{AttemptFailure, FailureClass};
@@ -295,7 +295,17 @@ impl World {
     }
 
     fn steer(&mut self, text: &str) -> Result<Reply, ReduceError> {
-        self.apply(Input::SteerUserMessage(Steering::New(text.to_owned())))
+        self.apply(Input::SteerUserMessage {
+            steering: Steering::New(text.to_owned()),
+            mode: SteerMode::AtBoundary,
+        })
+    }
+
+    fn steer_now(&mut self, text: &str) -> Result<Reply, ReduceError> {
+        self.apply(Input::SteerUserMessage {
+            steering: Steering::New(text.to_owned()),
+            mode: SteerMode::Now,
+        })
     }
 
     /// Takes the first steered message as the owner does.

@@ -1,6 +1,6 @@
 //! A failed turn tried again, a session forked, a session removed.
 
-use abide::client::{ClientError, CloseMode, Refusal};
+use abide::client::{ClientError, CloseMode, Refusal, SteerMode};
 use abide::ids::TurnId;
 use abide::settings::SessionSettings;
 
@@ -96,7 +96,7 @@ async fn a_steered_turn_that_failed_is_not_forked_and_is_tried_again_from_its_la
     client.start_session(start("s", "wait")).await.unwrap();
     place.runner.waiting(1).await;
     client
-        .steer_user_message(&id, "fail now", None)
+        .steer_user_message(&id, "fail now", SteerMode::AtBoundary, None)
         .await
         .unwrap();
     place.runner.open_gate();

@@ -4,7 +4,7 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use abide::client::{ClientError, CloseMode, accepted};
+use abide::client::{ClientError, CloseMode, SteerMode, accepted};
 use abide::ids::{MessageId, RequestId, TurnId};
 use abide::settings::SessionSettings;
 use abide::store::SqliteStateStore;
@@ -60,20 +60,57 @@ const ROWS: &[Row] = &[
     },
     Row {
         name: "steer_user_message",
-        taken: call!(|client, id, request| client.steer_user_message(id, "now", request)),
-        other: call!(|client, id, request| client.steer_user_message(id, "never", request)),
-        refused: call!(|client, id, request| client.steer_user_message(id, "", request)),
+        taken: call!(|client, id, request| client.steer_user_message(
+            id,
+            "now",
+            SteerMode::AtBoundary,
+            request
+        )),
+        other: call!(|client, id, request| client.steer_user_message(
+            id,
+            "never",
+            SteerMode::AtBoundary,
+            request
+        )),
+        refused: call!(|client, id, request| client.steer_user_message(
+            id,
+            "",
+            SteerMode::AtBoundary,
+            request
+        )),
+    },
+    Row {
+        name: "steer_user_message_now",
+        taken: call!(|client, id, request| client.steer_user_message(
+            id,
+            "now",
+            SteerMode::Now,
+            request
+        )),
+        // The same words in the other mode are another request.
+        other: call!(|client, id, request| client.steer_user_message(
+            id,
+            "now",
+            SteerMode::AtBoundary,
+            request
+        )),
+        refused: call!(|client, id, request| client.steer_user_message(
+            id,
+            "",
+            SteerMode::Now,
+            request
+        )),
     },
     Row {
         name: "steer_queued_message",
         taken: call!(|client, id, request| {
-            client.steer_queued_message(id, MessageId::new(2), request)
+            client.steer_queued_message(id, MessageId::new(2), SteerMode::AtBoundary, request)
         }),
         other: call!(|client, id, request| {
-            client.steer_queued_message(id, MessageId::new(3), request)
+            client.steer_queued_message(id, MessageId::new(3), SteerMode::AtBoundary, request)
         }),
         refused: call!(|client, id, request| {
-            client.steer_queued_message(id, MessageId::new(9), request)
+            client.steer_queued_message(id, MessageId::new(9), SteerMode::AtBoundary, request)
         }),
     },
     Row {

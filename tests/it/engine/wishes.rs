@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use abide::client::{CloseMode, Refusal};
+use abide::client::{CloseMode, Refusal, SteerMode};
 use abide::event::EndReason;
 use abide::failure::FailureClass;
 use abide::ids::TurnId;
@@ -248,9 +248,12 @@ async fn a_steered_message_is_answered_in_the_same_turn() {
     client.start_session(start("s", "wait")).await.unwrap();
     place.runner.waiting(1).await;
     let queued = client.send_user_message(&id, "later", None).await.unwrap();
-    client.steer_user_message(&id, "now", None).await.unwrap();
     client
-        .steer_queued_message(&id, queued.message_id, None)
+        .steer_user_message(&id, "now", SteerMode::AtBoundary, None)
+        .await
+        .unwrap();
+    client
+        .steer_queued_message(&id, queued.message_id, SteerMode::AtBoundary, None)
         .await
         .unwrap();
     let waiting = client.snapshot(&id).await.unwrap().steered_messages;

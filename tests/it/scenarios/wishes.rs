@@ -1,5 +1,4 @@
-//! Cancelling, steering, deadlines and settings, with a CLI underneath (issue's rows N18, N19, N35,
-//! N45).
+//! Cancelling, deadlines and settings, with a CLI underneath (rows N19, N35, N45).
 
 use std::time::Duration;
 
@@ -27,21 +26,6 @@ pub(crate) const WISHES: &[Scenario] = &[
     Scenario {
         name: "cancelled while a call is parked",
         run: |it| Box::pin(cancelled_while_a_call_waits(it, true)),
-        is_central: false,
-    },
-    Scenario {
-        name: "steered while streaming",
-        run: |it| Box::pin(steered_while_streaming(it)),
-        is_central: true,
-    },
-    Scenario {
-        name: "steered while a call waits live",
-        run: |it| Box::pin(steered_while_a_call_waits(it, false)),
-        is_central: true,
-    },
-    Scenario {
-        name: "steered while a call is parked",
-        run: |it| Box::pin(steered_while_a_call_waits(it, true)),
         is_central: false,
     },
     Scenario {
@@ -76,10 +60,10 @@ pub(crate) const WISHES: &[Scenario] = &[
     },
 ];
 
-const REFUND: &str = r#"script: call refund {"order_id":"7"}"#;
+pub(super) const REFUND: &str = r#"script: call refund {"order_id":"7"}"#;
 
 /// No process waits for a person.
-async fn park_at_once(world: &mut World) {
+pub(super) async fn park_at_once(world: &mut World) {
     world.session_options.live_window = Duration::ZERO;
     world.shut_down().await;
     world.start_engine().await;
@@ -138,46 +122,6 @@ async fn cancelled_while_a_call_waits(world: &mut World, parked: bool) {
     assert_eq!(outcome.status(), CallStatus::Skipped);
     check_next_turn(world, &session).await;
     assert_eq!(world.effects.lines(), Vec::<String>::new());
-}
-
-async fn steered_while_streaming(world: &mut World) {
-    let session = world.start_session("steer", "script: stall middle").await;
-    world.wait_for_live_text(&session).await;
-    steer(world, &session).await;
-    world.open_gate("middle");
-    check_steered(world, &session).await;
-}
-
-async fn steered_while_a_call_waits(world: &mut World, parked: bool) {
-    if parked {
-        park_at_once(world).await;
-    }
-    let session = world.start_session("steer", REFUND).await;
-    let open = world.wait_for_interrupt(&session).await;
-    if parked {
-        world.wait_until_parked(&session).await;
-    }
-    steer(world, &session).await;
-    check_steered(world, &session).await;
-    let outcome = world.outcome(&session, &open).await;
-    assert_eq!(outcome.status(), CallStatus::Skipped);
-    assert_eq!(world.effects.lines(), Vec::<String>::new());
-}
-
-async fn steer(world: &World, session: &SessionId) {
-    let client = world.client();
-    let steered = client.steer_user_message(session, "script: say steered", None);
-    steered.await.expect("the message is taken");
-}
-
-/// The answer to the steered message ends the one turn there is.
-async fn check_steered(world: &World, session: &SessionId) {
-    world.wait_for_turns(session, 1).await;
-    assert_eq!(world.last_answer(session).await, "said: steered");
-    let snapshot = world.snapshot(session).await;
-    assert_eq!(snapshot.status, SessionStatus::Idle);
-    let first = snapshot.messages[0].turn_id;
-    assert!(snapshot.messages.iter().all(|it| it.turn_id == first));
 }
 
 /// N35: the deadline passes while nobody lives who could notice; the next worker tells the model.
