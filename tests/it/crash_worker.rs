@@ -1,7 +1,10 @@
 //! A worker process that tests kill: an engine over a SQLite file, with tools whose effects are
 //! lines of a file outside. It says on stdout when it has reached the point it is to be killed at,
-//! and never goes on from there; or it does to itself what it is told to.
+//! and never goes on from there; or it does to itself what it is told to. With `caller` and a store's
+//! path as its arguments it is a client and no engine.
 
+#[path = "crash_worker/caller.rs"]
+mod caller;
 #[path = "crash_worker/deed.rs"]
 mod deed;
 
@@ -67,7 +70,12 @@ struct Order {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let plan: Plan = serde_json::from_str(&std::env::args().nth(1).ok_or("no plan")?)?;
+    let first = std::env::args().nth(1).ok_or("no plan")?;
+    if first == "caller" {
+        let store = std::env::args().nth(2).ok_or("no store")?;
+        return caller::run(Path::new(&store)).await;
+    }
+    let plan: Plan = serde_json::from_str(&first)?;
     let sqlite: Arc<dyn StateStore> = Arc::new(SqliteStateStore::open(&plan.store).await?);
     let point = plan.crash.as_ref().map(|(commit, side)| CrashPoint {
         commit: *commit,

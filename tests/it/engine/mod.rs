@@ -5,6 +5,7 @@ mod clients;
 mod copies;
 mod events;
 mod inbox;
+mod races;
 mod receipts;
 mod recovery;
 mod scripted;

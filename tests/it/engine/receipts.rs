@@ -156,7 +156,7 @@ fn request() -> Option<RequestId> {
 }
 
 /// A session whose first turn waits for a decision and behind which two messages wait.
-async fn waiting_session(place: &Place, name: &str) -> SessionId {
+pub(super) async fn waiting_session(place: &Place, name: &str) -> SessionId {
     let (client, id) = (place.client(), session(name));
     client
         .start_session(start(name, "call write:c1"))
