@@ -105,6 +105,27 @@ pub enum EndReason {
     Closed,
     /// Its time was over.
     TimedOut,
+    /// It reached [`SessionOptions::session_bytes_max`](crate::SessionOptions::session_bytes_max).
+    StateLimit,
+}
+
+/// What a diagnostic is about: a closed list that grows, so that no text of others is in the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum DiagnosticCode {
+    /// Half of [`SessionOptions::session_bytes_max`](crate::SessionOptions::session_bytes_max) is used
+    /// up. Told once in a session, as the next two are.
+    #[serde(rename = "session_bytes_50")]
+    SessionBytes50,
+    /// 80 % of it are used up.
+    #[serde(rename = "session_bytes_80")]
+    SessionBytes80,
+    /// 95 % of it are used up.
+    #[serde(rename = "session_bytes_95")]
+    SessionBytes95,
+    /// One of a newer version, in an event that is read. Never stored.
+    #[serde(rename = "unrecognized", skip_deserializing)]
+    Unrecognized,
 }
 
 /// What happened. Names follow spec/core.md 9; texts and arguments are never part of it.
@@ -267,6 +288,12 @@ pub enum EventKind {
         #[serde(deserialize_with = "known_or_unrecognized")]
         class: FailureClass,
     },
+    /// Whoever runs sessions should know this; nothing stops because of it.
+    Diagnostic {
+        /// What it is.
+        #[serde(deserialize_with = "known_or_unrecognized")]
+        code: DiagnosticCode,
+    },
     /// An event of a newer version.
     #[serde(other)]
     Unknown,
@@ -284,6 +311,10 @@ impl Names for StepKind {
 }
 
 impl Names for CallStatus {
+    const UNRECOGNIZED: Self = Self::Unrecognized;
+}
+
+impl Names for DiagnosticCode {
     const UNRECOGNIZED: Self = Self::Unrecognized;
 }
 

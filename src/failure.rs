@@ -46,6 +46,8 @@ pub enum FailureClass {
     TooManySegments,
     /// The turn asked for more gated calls than its session's state has room for.
     TooManyCalls,
+    /// The turn went on beyond the size that its session may have. Never retried.
+    SessionFull,
     /// The runner broke its contract or panicked.
     Runner,
     /// One of a newer version, in an event that is read. Never stored.
@@ -75,6 +77,7 @@ impl FailureClass {
         Self::AttemptsLost,
         Self::TooManySegments,
         Self::TooManyCalls,
+        Self::SessionFull,
         Self::Runner,
     ];
 
@@ -102,6 +105,7 @@ impl FailureClass {
             | Self::AttemptsLost
             | Self::TooManySegments
             | Self::TooManyCalls
+            | Self::SessionFull
             | Self::Unrecognized => false,
         }
     }
@@ -129,6 +133,7 @@ impl FailureClass {
             Self::AttemptsLost => "attempts_lost",
             Self::TooManySegments => "too_many_segments",
             Self::TooManyCalls => "too_many_calls",
+            Self::SessionFull => "session_full",
             Self::Runner => "runner",
             Self::Unrecognized => "unrecognized",
         }

@@ -22,7 +22,14 @@ pub struct SessionOptions {
     /// How long a person has to decide about a call whose policy says nothing about it; then the call
     /// is rejected, and the turn goes on. Counted from the request. Default: without end (N35).
     pub interrupt_deadline: Option<Duration>,
+    /// How much may be stored of a session, in bytes as stored, packed. At 50, 80 and 95 % an event
+    /// says so, once each. A session that reached it finishes its turn and ends; a turn that goes on
+    /// beyond a quarter more fails. `None` for no limit. Default: 256 MiB (spec/core.md 22).
+    pub session_bytes_max: Option<u64>,
 }
+
+/// The least [`SessionOptions::session_bytes_max`]: a state of full size and a long message fit.
+pub const SESSION_BYTES_MAX_LEAST: u64 = 2 * 1024 * 1024;
 
 impl Default for SessionOptions {
     fn default() -> Self {
@@ -30,6 +37,7 @@ impl Default for SessionOptions {
             run_model_limit: Duration::from_secs(15 * 60),
             live_window: LIVE_WINDOW_DEFAULT,
             interrupt_deadline: None,
+            session_bytes_max: Some(256 * 1024 * 1024),
         }
     }
 }
@@ -53,6 +61,13 @@ impl SessionOptions {
     #[must_use]
     pub const fn with_interrupt_deadline(mut self, deadline: Duration) -> Self {
         self.interrupt_deadline = Some(deadline);
+        self
+    }
+
+    /// Sets how much may be stored of a session, in bytes; `None` for no limit.
+    #[must_use]
+    pub const fn with_session_bytes_max(mut self, bytes_max: Option<u64>) -> Self {
+        self.session_bytes_max = bytes_max;
         self
     }
 }
@@ -91,6 +106,12 @@ impl AgentSessionFlow {
             return Err(DefinitionError::Option {
                 option: "interrupt_deadline",
                 reason: "must be longer than zero",
+            });
+        }
+        if (options.session_bytes_max).is_some_and(|it| it < SESSION_BYTES_MAX_LEAST) {
+            return Err(DefinitionError::Option {
+                option: "session_bytes_max",
+                reason: "must be 2 MiB or more",
             });
         }
         Ok(Self {

@@ -55,6 +55,16 @@ pub struct AgentSnapshot {
     pub usage: Usage,
     /// The last turn that failed.
     pub last_failure: Option<FailureView>,
+    /// About how much is stored of the session, in bytes: what the store said when it was last asked,
+    /// and what was written since, before it was packed. `None` for a session of an earlier version
+    /// that nobody has measured yet. [`AgentSessionClient::session_size`](crate::AgentSessionClient::session_size)
+    /// tells it exactly.
+    pub session_bytes: Option<u64>,
+    /// The limit of that, [`SessionOptions::session_bytes_max`](crate::SessionOptions::session_bytes_max),
+    /// as a worker last applied it; `None` before half of it was in sight.
+    pub session_bytes_max: Option<u64>,
+    /// How large the session's state is, in bytes: at most 256 KiB, a part of the above.
+    pub state_bytes: u64,
     /// The last event this snapshot includes: read the log from here on.
     pub event_cursor: EventCursor,
 }

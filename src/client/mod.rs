@@ -265,9 +265,11 @@ impl AgentSessionClient {
                 flow_type: start.flow_type.clone(),
             });
         }
-        let metadata = &start.metadata;
-        let metadata_bytes: usize = metadata.iter().map(|(key, it)| key.len() + it.len()).sum();
-        if metadata_bytes > METADATA_BYTES_MAX {
+        // As it becomes part of the state: an escaped character takes up to six bytes.
+        let metadata = serde_json::to_vec(&start.metadata).map_err(|_| Bug {
+            invariant: "metadata is JSON",
+        })?;
+        if metadata.len() > METADATA_BYTES_MAX {
             return Err(ClientError::Refused(Refusal::FieldTooLong {
                 field: "metadata",
                 bytes_max: METADATA_BYTES_MAX,

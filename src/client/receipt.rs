@@ -63,6 +63,7 @@ pub(super) fn digest(session: &SessionId, input: &Input) -> String {
         ),
         Input::StartTurn { .. }
         | Input::TimePassed
+        | Input::SizeMeasured { .. }
         | Input::TakeSteered { .. }
         | Input::BeginAttempt { .. }
         | Input::Segment { .. }

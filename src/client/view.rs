@@ -91,6 +91,9 @@ pub(super) async fn snapshot(
         end_reason: state.lifetime.end_reason(),
         ends_at: state.ends_at,
         usage: state.usage,
+        session_bytes: state.size.map(|it| it.bytes()),
+        session_bytes_max: state.size.and_then(|it| it.bytes_max),
+        state_bytes: state_bytes(&state)?,
         last_failure: state.last_failure.as_ref().map(|it| FailureView {
             turn_id: it.turn_id,
             class: it.failure.class,
@@ -99,6 +102,13 @@ pub(super) async fn snapshot(
         }),
         event_cursor: EventCursor(state.counters.cursor),
     })
+}
+
+fn state_bytes(state: &SessionState) -> Result<u64, ClientError> {
+    let bytes = state.write().map_err(|_| StoreError::Corrupt {
+        what: "a state that cannot be written".to_owned(),
+    })?;
+    Ok(bytes.len() as u64)
 }
 
 fn active_turn(turn: &ActiveTurn) -> ActiveTurnView {

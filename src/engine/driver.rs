@@ -155,6 +155,7 @@ impl Driver {
         };
         let mut stopping = self.stopping.clone();
         while !*self.stopping.borrow() {
+            self.measure_if_due(&mut state).await?;
             let next = self.start_due_steps(&mut state).await?;
             let wait = match next {
                 _ if !self.running.is_empty() => next.map(|at| self.until(at)),
@@ -334,12 +335,39 @@ impl Driver {
         message: StepMessage,
     ) -> Result<(), Halt> {
         let reply = self.apply(state, message.input).await?;
+        // Before the answer: whoever gets it judges by the state.
+        if self.tenure != Tenure::Over {
+            self.measure_if_due(state).await?;
+        }
         // Who asked may be gone by now; the commit holds all the same.
         let _ = message.answer.send(Ok(Applied {
             reply,
             state: Arc::clone(state),
         }));
         Ok(())
+    }
+
+    /// Asks the store how much it holds, where that may matter by now.
+    async fn measure_if_due(&mut self, state: &mut Arc<SessionState>) -> Result<(), Halt> {
+        let bytes_max = self.bytes_max(state);
+        let Some(bytes_max) = bytes_max.filter(|_| session::size_is_due(state, bytes_max)) else {
+            return Ok(());
+        };
+        let written_before = state.size.map_or(0, |it| it.written);
+        let size = read_patiently(|| self.shared.store.size(&self.session)).await;
+        let stored_bytes = size.map_err(|it| self.fail(&it))?.stored_bytes;
+        let input = Input::SizeMeasured {
+            stored_bytes,
+            written_before,
+            bytes_max,
+        };
+        self.apply(state, input).await?;
+        Ok(())
+    }
+
+    fn bytes_max(&self, state: &SessionState) -> Option<u64> {
+        let flow = self.shared.registry.flow(&state.flow_type)?;
+        flow.options().session_bytes_max
     }
 
     /// Reduces and commits one input; when it returns, `state` is the committed one.
@@ -357,7 +385,7 @@ impl Driver {
             let store = &*self.shared.store;
             let packed = self.packer.pack(store, &self.session, &mut commit).await;
             let expected = *self.revision.borrow();
-            let (fence, tenure) = self.fence(ended, reduction.state.due_at());
+            let (fence, tenure) = self.fence(ended, &reduction.state);
             match self
                 .shared
                 .store
@@ -397,11 +425,12 @@ impl Driver {
 
     /// Returns what the next commit demands of the lease, and how it leaves it. The report that ends
     /// the last running Step, when nothing else is due, gives it back.
-    fn fence(&self, ended: Option<StepId>, due_at: Option<Timestamp>) -> (Fence, Tenure) {
-        let epoch = self.epoch;
+    fn fence(&self, ended: Option<StepId>, state: &SessionState) -> (Fence, Tenure) {
+        let (epoch, due_at) = (self.epoch, state.due_at());
         let is_last = ended.is_some_and(|step_id| {
             self.running.keys().all(|it| *it == step_id)
                 && due_at.is_none_or(|at| self.until(at) > NEAR)
+                && !session::size_is_due(state, self.bytes_max(state))
         });
         match self.tenure {
             Tenure::Wanted => {
@@ -523,6 +552,7 @@ const fn ended_step(input: &Input) -> Option<StepId> {
         | Input::CloseSession { .. }
         | Input::UpdateSettings { .. }
         | Input::TimePassed
+        | Input::SizeMeasured { .. }
         | Input::TakeSteered { .. }
         | Input::StartTurn { .. }
         | Input::BeginAttempt { .. }

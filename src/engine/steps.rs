@@ -21,7 +21,7 @@ use crate::runner::{
     History, LinkError, ProcessSlot, RunModelRequest, SegmentEvent, SegmentLink, SegmentReply,
     SegmentUpdate,
 };
-use crate::session::{AttemptKey, CallState, CallStep, Input, Reply, SessionState};
+use crate::session::{self, AttemptKey, CallState, CallStep, Input, Reply, SessionState};
 use crate::spend::{Spend, SpendDecision};
 use crate::store::{RowKey, RowKind, StoreError, read_patiently};
 use crate::telemetry::{AttemptNames, ChatSpan};
@@ -167,7 +167,7 @@ async fn run_attempt(
     names: &AttemptNames,
 ) {
     let mut chat = ChatSpan::start(names);
-    if let Err(failure) = check_spend(&context, &state).await {
+    if let Err(failure) = check_limits(&context, &state).await {
         let end = Err(failure);
         chat.ended(&end);
         let _ = context.deliver(Input::SegmentEnded { attempt, end }).await;
@@ -199,9 +199,10 @@ async fn run_attempt(
     let _ = context.deliver(Input::SegmentEnded { attempt, end }).await;
 }
 
-/// Asks the application's limit whether the turn may go on. A limit that panics or gives no answer
+/// Asks the session's limit of size, and then the application's, whether the turn may go on. A limit that panics or gives no answer
 /// stops the attempt; a turn that is cancelled meanwhile ends in its own way.
-async fn check_spend(context: &StepContext, state: &SessionState) -> Result<(), AttemptFailure> {
+async fn check_limits(context: &StepContext, state: &SessionState) -> Result<(), AttemptFailure> {
+    session::check_size(state)?;
     let flow = context.shared.registry.flow(&state.flow_type);
     let (Some(limit), Some(turn)) = (flow.and_then(AgentSessionFlow::spend_limit), &state.turn)
     else {
@@ -475,7 +476,7 @@ async fn answer(
             let applied = context.deliver(input).await;
             if is_checkpoint
                 && let Ok(applied) = &applied
-                && let Err(failure) = check_spend(context, &applied.state).await
+                && let Err(failure) = check_limits(context, &applied.state).await
             {
                 // Unanswered, the CLI asks the model nothing more.
                 return CallChange::Stopped(failure);

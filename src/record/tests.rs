@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::*;
-use crate::event::{EndReason, EventKind, SessionEvent};
+use crate::event::{DiagnosticCode, EndReason, EventKind, SessionEvent};
 use crate::ids::{
     ClaudeSessionId, EventCursor, InterruptId, MessageId, SessionId, StepId, Timestamp, ToolCallId,
     TurnId,
@@ -295,6 +295,21 @@ fn events() -> Vec<SessionEvent> {
         SessionForked {
             from: SessionId::new("other").unwrap(),
             last_turn: TurnId::new(3),
+        },
+        SessionEnded {
+            reason: EndReason::StateLimit,
+        },
+        Diagnostic {
+            code: DiagnosticCode::SessionBytes50,
+        },
+        Diagnostic {
+            code: DiagnosticCode::SessionBytes80,
+        },
+        Diagnostic {
+            code: DiagnosticCode::SessionBytes95,
+        },
+        TurnFailed {
+            class: crate::failure::FailureClass::SessionFull,
         },
     ];
     let numbered = kinds.into_iter().zip(1..);

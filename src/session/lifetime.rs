@@ -28,26 +28,28 @@ pub enum CloseMode {
 impl Reduction {
     pub(super) fn close_session(&mut self, mode: CloseMode) -> Result<Reply, ReduceError> {
         let is_busy = self.state.turn.is_some() || !self.state.queue.is_empty();
-        let is_stopping = self.state.queue.is_empty()
+        let is_stopping = !self.state.lifetime.is_open()
+            && self.state.queue.is_empty()
             && (self.state.turn.as_ref())
                 .is_some_and(|it| it.is_cancelled() && it.steered.is_empty());
-        match (self.state.lifetime, mode) {
-            (Lifetime::Closing(_), CloseMode::Cancel) if is_stopping => {
-                return Ok(Reply::SessionClosing { duplicate: true });
-            }
-            (Lifetime::Ended { .. }, _) | (Lifetime::Closing(_), CloseMode::Drain) => {
-                return Ok(Reply::SessionClosing { duplicate: true });
-            }
+        let duplicate = match (self.state.lifetime, mode) {
+            (Lifetime::Ended { .. }, _) | (Lifetime::Closing(_), CloseMode::Drain) => true,
             (Lifetime::Open | Lifetime::Closing(_), CloseMode::Reject) if is_busy => {
                 return Err(Refusal::SessionBusy.into());
             }
             (Lifetime::Open | Lifetime::Closing(_), CloseMode::Cancel) => {
-                self.stop_everything(EndReason::Closed)?;
+                if !is_stopping {
+                    self.stop_everything(EndReason::Closed)?;
+                }
+                is_stopping
             }
             (Lifetime::Open, CloseMode::Drain | CloseMode::Reject)
-            | (Lifetime::Closing(_), CloseMode::Reject) => self.begin_closing(EndReason::Closed),
-        }
-        Ok(Reply::SessionClosing { duplicate: false })
+            | (Lifetime::Closing(_), CloseMode::Reject) => {
+                self.begin_closing(EndReason::Closed);
+                false
+            }
+        };
+        Ok(Reply::SessionClosing { duplicate })
     }
 
     /// Does what is due by time alone: decisions that came too late, and the end of the session.
@@ -96,7 +98,7 @@ impl Reduction {
         Ok(Reply::SettingsUpdated { revision })
     }
 
-    fn begin_closing(&mut self, reason: EndReason) {
+    pub(super) fn begin_closing(&mut self, reason: EndReason) {
         if self.state.lifetime.is_open() {
             self.emit(None, EventKind::SessionClosing { reason });
             self.state.lifetime = Lifetime::Closing(reason);
@@ -113,12 +115,25 @@ impl Reduction {
         if self.state.turn.is_some() {
             self.give_back_steered()?;
         }
+        self.drop_queue();
+        Ok(())
+    }
+
+    /// G6: nobody will take up these messages, and their authors are told.
+    fn drop_queue(&mut self) {
         for message in std::mem::take(&mut self.state.queue) {
             let message_id = message.message_id;
             self.delete_row(RowKind::Message, message_id.to_string());
             self.emit(None, EventKind::MessageUndelivered { message_id });
         }
-        Ok(())
+    }
+
+    /// Called at the end of each reduction: in a full session no further turn begins, whatever was to
+    /// be answered before its end.
+    pub(super) fn drop_queue_of_full_session(&mut self) {
+        if self.state.size.is_some_and(|it| it.is_full()) {
+            self.drop_queue();
+        }
     }
 
     /// Called at the end of each reduction: a session that is closing and has nothing left is over.

@@ -17,6 +17,7 @@ mod note;
 mod queue;
 mod reduction;
 mod segment_report;
+mod size;
 mod state;
 mod step;
 mod turn;
@@ -42,6 +43,8 @@ pub(crate) use interrupt::{answer_again, normalized};
 pub use lifetime::{CloseMode, SETTINGS_BYTES_MAX};
 pub use queue::{MESSAGE_BYTES_MAX, QUEUE_BYTES_MAX, QUEUE_MESSAGES_MAX, Steering};
 pub use reduction::{Reduction, create};
+pub(crate) use size::check_size;
+pub use size::{StoredSize, size_is_due};
 pub use state::{
     Counters, Lifetime, METADATA_BYTES_MAX, NOT_CREATED, QueuedMessage, STATE_BYTES_MAX,
     SessionState, Settings, TurnFailure,
@@ -109,6 +112,15 @@ pub enum Input {
     },
     /// A deadline has passed.
     TimePassed,
+    /// The owner asked the store how much it holds of the session ([`size_is_due`]).
+    SizeMeasured {
+        /// What the store said, in bytes.
+        stored_bytes: u64,
+        /// [`StoredSize::written`] when the store was asked.
+        written_before: u64,
+        /// The Flow's limit.
+        bytes_max: u64,
+    },
     /// The owner puts the first steered message into the turn; its text comes from the message's row.
     TakeSteered {
         /// The first steered message.
@@ -376,6 +388,11 @@ pub fn reduce(
             settings,
         } => reduction.update_settings(expected_revision, settings)?,
         Input::TimePassed => reduction.let_time_pass()?,
+        Input::SizeMeasured {
+            stored_bytes,
+            written_before,
+            bytes_max,
+        } => reduction.size_measured(stored_bytes, written_before, bytes_max)?,
         Input::TakeSteered { message_id, text } => reduction.take_steered(message_id, text)?,
         Input::StartTurn { message_id, text } => reduction.start_queued_turn(message_id, text)?,
         Input::BeginAttempt {

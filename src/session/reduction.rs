@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::active_turn::{ActiveTurn, CallState};
+use super::size::StoredSize;
 use super::state::{Counters, Lifetime, STATE_BYTES_MAX, SessionState, Settings};
 use super::{Bug, ReduceError, Reply};
 use crate::commit::{Chunk, ChunkCodec, Commit, EventRow, RowChange, RowKey, RowKind};
@@ -56,6 +57,7 @@ pub fn create(
         turn: None,
         usage: Usage::default(),
         last_failure: None,
+        size: Some(StoredSize::default()),
         extra: serde_json::Map::new(),
     };
     let mut reduction = Reduction::on(&state, now);
@@ -154,17 +156,26 @@ impl Reduction {
 
     /// Adds a row that belongs to the same commit, such as a receipt.
     pub fn put_row(&mut self, kind: RowKind, key: impl Into<String>, value: Vec<u8>) {
+        let key = key.into();
         self.changed = true;
-        self.rows.push(RowChange::Put(
-            RowKey {
-                kind,
-                key: key.into(),
-            },
-            value,
-        ));
+        self.count_written(key.len() + value.len());
+        self.rows.push(RowChange::Put(RowKey { kind, key }, value));
+    }
+
+    pub(super) fn replace_size(&mut self, size: StoredSize) {
+        self.changed = true;
+        self.state.size = Some(size);
+    }
+
+    /// What a commit replaces or deletes is not taken off: the next measurement does that.
+    fn count_written(&mut self, bytes: usize) {
+        if let Some(size) = &mut self.state.size {
+            size.written = size.written.saturating_add(bytes as u64);
+        }
     }
 
     pub(super) fn finish(mut self, reply: Reply) -> Result<Self, ReduceError> {
+        self.drop_queue_of_full_session();
         self.end_closed_session();
         check_invariants(&self.state)?;
         self.reply = reply;
@@ -183,8 +194,9 @@ impl Reduction {
         self.changed = true;
         self.state.counters.cursor += 1;
         let cursor = EventCursor(self.state.counters.cursor);
-        self.events
-            .push(SessionEvent::new(cursor, self.now, turn_id, kind));
+        let event = SessionEvent::new(cursor, self.now, turn_id, kind);
+        self.count_written(serde_json::to_vec(&event).map_or(0, |it| it.len()));
+        self.events.push(event);
     }
 
     pub(super) fn next_turn_id(&mut self) -> TurnId {
@@ -268,6 +280,7 @@ impl Reduction {
         let bytes = encode_chunk(stored).map_err(|_| Bug {
             invariant: "a stored message is JSON",
         })?;
+        self.count_written(bytes.len());
         self.state.counters.chunk += 1;
         let id = ChunkId(self.state.counters.chunk);
         self.chunks.push(Chunk {

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::active_turn::{ActiveTurn, CallState, Phase};
+use super::size::StoredSize;
 use crate::commit::{SessionStatus, SessionSummary};
 use crate::event::EndReason;
 use crate::failure::AttemptFailure;
@@ -17,7 +18,7 @@ use crate::turn::Usage;
 /// The largest state that is stored, in bytes (design.md 3).
 pub const STATE_BYTES_MAX: usize = 256 * 1024;
 
-/// The most metadata that a session is started with: keys and values, in bytes.
+/// The most metadata that a session is started with, in bytes of JSON as it is stored.
 pub const METADATA_BYTES_MAX: usize = 16 * 1024;
 
 /// How large a state may be after a reply's calls were added; what is left is room for what becomes
@@ -69,6 +70,9 @@ pub struct SessionState {
     /// The last turn that failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<TurnFailure>,
+    /// How much is stored; `None` when nobody counted yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<StoredSize>,
     /// Fields of a newer version, kept as they are (G12).
     #[serde(flatten)]
     pub extra: Map<String, Value>,

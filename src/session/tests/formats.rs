@@ -73,6 +73,14 @@ fn states() -> Vec<(&'static str, SessionState)> {
     all.push(("state_steering.json", world.state.clone()));
     world.close(CloseMode::Cancel).unwrap();
     all.push(("state_ended.json", world.state));
+
+    // Stored before anybody counted bytes.
+    for (_, state) in &mut all {
+        state.size = None;
+    }
+    let mut world = World::started();
+    world.measure(1_100, 1_000);
+    all.push(("state_full.json", world.state));
     all
 }
 

@@ -233,6 +233,11 @@ impl History {
                     ..SessionSettings::default()
                 },
             },
+            13 if self.random.is_one_in(8) => Input::SizeMeasured {
+                stored_bytes: self.random.below(1_300),
+                written_before: self.random.below(1_000),
+                bytes_max: 1_000,
+            },
             13 if self.random.is_one_in(8) => Input::CloseSession {
                 mode: self.random.pick(&CLOSE_MODES).unwrap(),
             },

@@ -13,6 +13,7 @@ mod queue;
 mod rules;
 mod segment_calls;
 mod shrink;
+mod size;
 mod steering;
 mod transitions;
 mod turns;
@@ -318,6 +319,16 @@ impl World {
 
     fn close(&mut self, mode: CloseMode) -> Result<Reply, ReduceError> {
         self.apply(Input::CloseSession { mode })
+    }
+
+    /// The owner was told by the store how much it holds.
+    fn measure(&mut self, stored_bytes: u64, bytes_max: u64) {
+        let input = Input::SizeMeasured {
+            stored_bytes,
+            written_before: self.state.size.unwrap_or_default().written,
+            bytes_max,
+        };
+        assert_eq!(self.apply(input).unwrap(), Reply::Done);
     }
 
     fn update_settings(&mut self, revision: u64, model: &str) -> Result<Reply, ReduceError> {

@@ -9,6 +9,7 @@ mod races;
 mod receipts;
 mod recovery;
 mod scripted;
+mod size;
 mod slow_readers;
 mod store_faults;
 mod turns;
