@@ -7,7 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use abide::client::{AgentSessionClient, ClientError, CloseMode, ResolveInterrupt, StartSession};
+use abide::client::{
+    AgentSessionClient, ClientError, CloseMode, ResolveInterrupt, StartSession, SteerMode,
+};
 use abide::ids::{FlowType, InterruptId, MessageId, RequestId, SessionId, TurnId};
 use abide::settings::SessionSettings;
 use abide::store::SqliteStateStore;
@@ -99,11 +101,15 @@ async fn make(client: &AgentSessionClient, request: Request) -> Result<Value, Cl
             answered(json!(it.message_id), it.duplicate)
         }
         Call::Steer(text) => {
-            let it = client.steer_user_message(session, text, id).await?;
+            let it = client
+                .steer_user_message(session, text, SteerMode::AtBoundary, id)
+                .await?;
             answered(json!(it.value), it.duplicate)
         }
         Call::SteerQueued(message) => {
-            let it = client.steer_queued_message(session, message, id).await?;
+            let it = client
+                .steer_queued_message(session, message, SteerMode::AtBoundary, id)
+                .await?;
             answered(json!(it.value), it.duplicate)
         }
         Call::Edit(message, text) => {
