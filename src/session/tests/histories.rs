@@ -202,7 +202,7 @@ impl History {
         let queued: Vec<_> = queued.collect();
         let message_id = self.random.pick(&queued).unwrap_or(some_message);
         let text = format!("wish {}", self.random.below(1_000));
-        let mode = if self.random.is_one_in(2) {
+        let mode = if self.random.is_one_in(3) {
             SteerMode::Now
         } else {
             SteerMode::AtBoundary
@@ -233,12 +233,12 @@ impl History {
                     ..SessionSettings::default()
                 },
             },
-            13 if self.random.is_one_in(8) => Input::SizeMeasured {
+            13 if self.random.is_one_in(16) => Input::SizeMeasured {
                 stored_bytes: self.random.below(1_300),
                 written_before: self.random.below(1_000),
                 bytes_max: 1_000,
             },
-            13 if self.random.is_one_in(8) => Input::CloseSession {
+            13 if self.random.is_one_in(4) => Input::CloseSession {
                 mode: self.random.pick(&CLOSE_MODES).unwrap(),
             },
             13 => Input::CloseSession {
