@@ -5,6 +5,7 @@
     reason = "a list of scenarios says which one it is at"
 )]
 
+mod busy_api;
 mod canary;
 mod cancel;
 mod cli_facts;

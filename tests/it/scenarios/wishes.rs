@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use abide::client::{CloseMode, ResolveInterrupt, StartSession};
 use abide::event::EventKind;
+use abide::failure::FailureClass;
 use abide::ids::{FlowType, SessionId, TurnId};
 use abide::record::{CallStatus, EXPIRED_TEXT, MessageRole};
 use abide::settings::SessionSettings;
+use abide::spend::UsageLimit;
 use abide::store::SessionStatus;
 
 use super::Scenario;
@@ -47,6 +49,16 @@ pub(crate) const WISHES: &[Scenario] = &[
         name: "another model in the next turn",
         run: |it| Box::pin(another_model_in_the_next_turn(it)),
         is_central: false,
+    },
+    Scenario {
+        name: "another model while a turn runs",
+        run: |it| Box::pin(another_model_while_a_turn_runs(it)),
+        is_central: true,
+    },
+    Scenario {
+        name: "a spend limit in the middle of a turn",
+        run: |it| Box::pin(a_spend_limit_in_the_middle_of_a_turn(it)),
+        is_central: true,
     },
     Scenario {
         name: "a fork on another branch",
@@ -170,6 +182,62 @@ async fn another_model_in_the_next_turn(world: &mut World) {
         let models: Vec<_> = models.iter().map(|it| it.body["model"].clone()).collect();
         assert_eq!(models, ["claude-sonnet-5", "claude-opus-5-5"]);
     }
+}
+
+/// N45: the turn that runs keeps its model, in every request; the next turn has the other one.
+async fn another_model_while_a_turn_runs(world: &mut World) {
+    let script = r#"script: call lookup {"order_id":"7"} ;; pause middle"#;
+    let session = world.start_session("models", script).await;
+    world.effects.wait_for(1).await;
+    let settings = SessionSettings {
+        model: Some("claude-opus-5-5".to_owned()),
+        ..SessionSettings::default()
+    };
+    let client = world.client();
+    let changed = client.update_settings(&session, 0, settings, None);
+    changed.await.expect("the settings are taken");
+    world.open_gate("middle");
+    world.wait_for_turns(&session, 1).await;
+    world.send(&session, "script: say two").await;
+    world.wait_for_turns(&session, 2).await;
+    assert_eq!(world.last_answer(&session).await, "said: two");
+    if let Cli::Real { api, .. } = &world.cli {
+        let models = api.main_requests();
+        let models: Vec<_> = models.iter().map(|it| it.body["model"].clone()).collect();
+        let (old, new) = ("claude-sonnet-5", "claude-opus-5-5");
+        assert_eq!(models, [old, old, new]);
+    }
+}
+
+/// N42: the limit is crossed by the second of three replies: what ran stays, the model is not asked a
+/// third time, the process ends, and the session goes on.
+async fn a_spend_limit_in_the_middle_of_a_turn(world: &mut World) {
+    let mut limit = UsageLimit::default();
+    limit.turn.model_calls = Some(2);
+    world.spend_limit = Some(limit);
+    world.shut_down().await;
+    world.start_engine().await;
+    let [one, two, three] = [1, 2, 3].map(|it| format!(r#"lookup {{"order_id":"{it}"}}"#));
+    let script = format!("script: call {one} ;; then {two} ;; then {three}");
+    let session = world.start_session("limit", &script).await;
+    world.wait_for_turns(&session, 1).await;
+    let failure = world.snapshot(&session).await.last_failure;
+    let failure = failure.expect("the turn failed");
+    assert_eq!(failure.class, FailureClass::SpendLimit);
+    assert_eq!(failure.detail, "the model calls of the turn are used up");
+    world.wait_until_no_cli().await;
+    assert_eq!(world.starts(), 1);
+    assert_eq!(world.effects.lines(), ["lookup 1", "lookup 2"]);
+    if let Cli::Real { api, .. } = &world.cli {
+        assert_eq!(api.main_requests().len(), 2);
+    }
+    assert_eq!(world.snapshot(&session).await.status, SessionStatus::Idle);
+    world.send(&session, "script: recall").await;
+    world.wait_for_turns(&session, 2).await;
+    let answer = world.last_answer(&session).await;
+    let told = "[The previous turn failed (spend_limit) and its answer is lost.]";
+    assert!(answer.contains(told), "{answer}");
+    assert_eq!(world.starts(), 2);
 }
 
 async fn closed_while_streaming(world: &mut World) {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use abide::process::ProcessIdentity;
 use abide::transport::{CliError, CliExit, CliLauncher, CliProcess, LaunchSpec, SweepReport};
 use async_trait::async_trait;
 
@@ -93,6 +94,8 @@ impl Stop {
 pub(crate) struct Counted {
     pub(crate) inner: Arc<dyn CliLauncher>,
     pub(crate) starts: Arc<AtomicUsize>,
+    /// The processes of the machine among them.
+    pub(crate) processes: Arc<Mutex<Vec<ProcessIdentity>>>,
     pub(crate) stop: Arc<Stop>,
 }
 
@@ -100,8 +103,14 @@ pub(crate) struct Counted {
 impl CliLauncher for Counted {
     async fn launch(&self, spec: LaunchSpec) -> Result<Box<dyn CliProcess>, CliError> {
         let launch = self.starts.fetch_add(1, Ordering::SeqCst);
+        let inner = self.inner.launch(spec).await?;
+        let identity = inner.process_id().map(ProcessIdentity::of);
+        if let Some(process) = identity.transpose().expect("/proc is read").flatten() {
+            let mut processes = self.processes.lock().expect("nobody panics with it");
+            processes.push(process);
+        }
         Ok(Box::new(Watched {
-            inner: self.inner.launch(spec).await?,
+            inner,
             launch,
             sent: 0,
             received: 0,

@@ -4,12 +4,12 @@
 pub(crate) mod counted;
 pub(crate) mod dice;
 pub(crate) mod patience;
-mod time;
+pub(crate) mod time;
 mod tools;
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use abide::client::{AgentSessionClient, Observed, ResolveInterrupt, StartSession};
 use abide::engine::{LocalEngine, LocalEngineOptions};
@@ -17,9 +17,11 @@ use abide::event::{EventKind, SessionEvent};
 use abide::flow::{AgentSessionFlow, FlowRegistry, SessionOptions};
 use abide::ids::{EventCursor, FlowType, SessionId};
 use abide::policy::ToolPolicies;
+use abide::process::ProcessIdentity;
 use abide::record::{MessageRole, ToolOutcome};
 use abide::runner::{ClaudeAgentOptions, ClaudeAgentRunner, CliEnvironment, GatedCallWait};
 use abide::snapshot::{AgentSnapshot, PendingInterrupt};
+use abide::spend::UsageLimit;
 use abide::store::{MemoryStateStore, RowKey, RowKind, StateStore};
 use abide::testing::launcher::{FakeCliHandle, FakeCliLauncher};
 use abide::testing::messages_api::{ModelScript, ScriptedMessagesApi};
@@ -42,9 +44,13 @@ pub(crate) struct World {
     pub(crate) session_options: SessionOptions,
     /// The policies of the tools that have no annotations of their own.
     pub(crate) policies: ToolPolicies,
+    pub(crate) spend_limit: Option<UsageLimit>,
+    /// Variables of the real CLI besides those of every test.
+    pub(crate) variables: Vec<(&'static str, &'static str)>,
     /// Where the worker stands still.
     pub(crate) stop: Arc<Stop>,
     starts: Arc<AtomicUsize>,
+    processes: Arc<Mutex<Vec<ProcessIdentity>>>,
     directory: TempDir,
 }
 
@@ -91,15 +97,20 @@ impl World {
 
     /// As [`World::real`], with this way for gated calls to wait.
     pub(crate) async fn real_with(version: &str, wait: GatedCallWait) -> Option<Self> {
-        let program = real_cli(version)?.program().to_owned();
-        let api = ScriptedMessagesApi::start(ModelScript::commands())
-            .await
-            .expect("the API starts");
-        let store = Arc::new(MemoryStateStore::new());
-        let mut world = Self::without_engine(Cli::Real { program, api }, store);
+        let mut world = Self::real_over(version, ModelScript::commands()).await?;
         world.wait = wait;
         world.start_engine().await;
         Some(world)
+    }
+
+    /// As [`World::real`], over an API with this script, and with no engine yet.
+    pub(crate) async fn real_over(version: &str, script: ModelScript) -> Option<Self> {
+        let program = real_cli(version)?.program().to_owned();
+        let api = ScriptedMessagesApi::start(script)
+            .await
+            .expect("the API starts");
+        let store = Arc::new(MemoryStateStore::new());
+        Some(Self::without_engine(Cli::Real { program, api }, store))
     }
 
     /// A world with the fake CLI and no engine yet, whose engines live in the time of the tokio
@@ -133,8 +144,11 @@ impl World {
             wait: GatedCallWait::Native,
             session_options: SessionOptions::default(),
             policies: ToolPolicies::new(),
+            spend_limit: None,
+            variables: Vec::new(),
             stop: Arc::default(),
             starts: Arc::default(),
+            processes: Arc::default(),
             directory,
         }
     }
@@ -147,8 +161,11 @@ impl World {
 
     /// Starts an engine over another store in front of the world's.
     pub(crate) async fn start_engine_over(&mut self, store: Arc<dyn StateStore>) {
-        let flow = AgentSessionFlow::new("Test", self.runner(), self.session_options.clone())
+        let mut flow = AgentSessionFlow::new("Test", self.runner(), self.session_options.clone())
             .expect("a flow");
+        if let Some(limit) = self.spend_limit {
+            flow = flow.with_spend_limit(limit);
+        }
         let registry = FlowRegistry::new().register(flow).expect("a registry");
         self.engine = Some(
             LocalEngine::start_with(registry, store, self.engine_options.clone())
@@ -174,6 +191,9 @@ impl World {
                 for (name, value) in isolated_environment(&api.base_url(), &home) {
                     environment = environment.set(name, value);
                 }
+                for (name, value) in &self.variables {
+                    environment = environment.set(*name, *value);
+                }
                 let launcher = SubprocessLauncher::new(program)
                     .with_work_root(self.directory.path().join("runs"));
                 (options.with_environment(environment), Arc::new(launcher))
@@ -182,6 +202,7 @@ impl World {
         let launcher = Counted {
             inner: launcher,
             starts: Arc::clone(&self.starts),
+            processes: Arc::clone(&self.processes),
             stop: Arc::clone(&self.stop),
         };
         let mut builder = ClaudeAgentRunner::builder(options)
@@ -197,6 +218,25 @@ impl World {
     /// How many CLI processes were started.
     pub(crate) fn starts(&self) -> usize {
         self.starts.load(Ordering::SeqCst)
+    }
+
+    /// Waits until no CLI process is left.
+    pub(crate) async fn wait_until_no_cli(&self) {
+        while self.lives_a_cli() {
+            // sleeps because a process that ends tells nobody but its parent's waiting thread
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    }
+
+    fn lives_a_cli(&self) -> bool {
+        match &self.cli {
+            Cli::Fake { handle, .. } => handle.launches().iter().any(|it| it.exit.is_none()),
+            Cli::Real { .. } => {
+                let processes = self.processes.lock().expect("nobody panics with it");
+                let mut processes = processes.iter();
+                processes.any(|it| it.is_alive().expect("/proc is read"))
+            }
+        }
     }
 
     /// Waits until the session shows this, and returns what it shows.

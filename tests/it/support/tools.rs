@@ -56,6 +56,13 @@ impl Effects {
             .clone()
     }
 
+    /// Waits until there are so many effects.
+    pub(crate) async fn wait_for(&self, count: usize) {
+        let mut changed = self.changed.subscribe();
+        let came = changed.wait_for(|it| *it >= count).await;
+        came.expect("the sender is ours");
+    }
+
     /// Stops the n-th start of a handler, counted from 1, for ever on this side of its effect.
     pub(crate) fn hold_at(&self, start: usize, side: Side) {
         self.held.send_replace(None);
