@@ -3,7 +3,9 @@
 
 use serde_json::value::RawValue;
 
-use super::gate::{self, AskedCall, FinalInput, GateAnswer, HeldCall, Later};
+use super::asked::{AskedCall, FinalInput, is_object};
+use super::classify::policy_name;
+use super::gate::{GateAnswer, HeldCall, Later};
 use super::{Action, GatedPath, HookQuestion, HooksAnswer, SEGMENT_OVER, Segment};
 use crate::ids::ToolCallId;
 use crate::protocol::{CanUseTool, HookAnswer, HookCallback, HostFrame, PermissionAnswer};
@@ -30,7 +32,7 @@ impl Segment {
             } => self.judge(&held.call, held.input, None),
             HooksAnswer::Continue {
                 updated_input: Some(json),
-            } if gate::is_object(&json) => self.judge(&held.call, held.input, Some(json)),
+            } if is_object(&json) => self.judge(&held.call, held.input, Some(json)),
             HooksAnswer::Continue {
                 updated_input: Some(_),
             } => Judged::Answer(denial(format!(
@@ -109,7 +111,7 @@ impl Segment {
         }
         self.actions.push_back(Action::AskHooks(HookQuestion {
             tool_call_id: call.id.clone(),
-            tool_name: gate::policy_name(&self.plan, &call.tool_name).to_owned(),
+            tool_name: policy_name(&self.plan, &call.tool_name).to_owned(),
             sub_agent: call.sub_agent.clone(),
             input: input.clone(),
         }));

@@ -5,134 +5,15 @@ use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
 
+use super::asked::{AskedCall, FinalInput, GatedCall};
+use super::classify::{Kind, classify, cli_is_inline, custom_is_inline};
 use super::json::same_json;
 use super::served::ServedCall;
-use super::{CallingSubAgent, McpPermit, SegmentPlan};
+use super::{McpPermit, SegmentPlan};
 use crate::ids::ToolCallId;
-use crate::policy::{ToolAnnotations, ToolEffect, ToolPolicy};
-use crate::protocol::{CanUseTool, ContentBlock, HookCallback};
+use crate::policy::ToolPolicy;
 use crate::record::CallStatus;
-use crate::turn::{CallPlace, RequestedCall};
-
-/// The CLI's own tool for structured output; it changes nothing (spec/cli-protocol.md 14).
-const STRUCTURED_OUTPUT: &str = "StructuredOutput";
-
-/// A call that the CLI asks about, checked.
-#[derive(Debug, Clone)]
-pub(super) struct AskedCall {
-    pub(super) id: ToolCallId,
-    /// The full name, as the model sees it.
-    pub(super) tool_name: String,
-    pub(super) sub_agent: Option<CallingSubAgent>,
-}
-
-impl AskedCall {
-    /// Reads a hook's question and the call's input, or says why it cannot be allowed.
-    pub(super) fn of_hook(hook: HookCallback) -> Result<(Self, Box<RawValue>), String> {
-        let asked = hook.input;
-        if asked.hook_event_name.as_deref() != Some("PreToolUse") {
-            return Err("the host decides before a tool use only".to_owned());
-        }
-        let input = asked
-            .tool_input
-            .filter(|it| is_object(it))
-            .ok_or_else(|| "the input of a call must be an object".to_owned())?;
-        let id = match (hook.tool_use_id, asked.tool_use_id) {
-            (Some(outer), Some(inner)) if outer != inner => None,
-            (Some(id), _) | (None, Some(id)) => Some(id),
-            (None, None) => None,
-        };
-        let call = Self::new(id, asked.tool_name, asked.agent_id, asked.agent_type)?;
-        Ok((call, input))
-    }
-
-    /// Reads a tool use of a reply of the main conversation, or says why it cannot be allowed.
-    pub(super) fn of_block(block: ContentBlock) -> Result<(Self, Box<RawValue>), String> {
-        let input = block
-            .input
-            .filter(|it| is_object(it))
-            .ok_or_else(|| "the input of a call must be an object".to_owned())?;
-        let call = Self::new(block.id, block.name, None, None)?;
-        Ok((call, input))
-    }
-
-    /// Reads a permission question, or says why it cannot be allowed.
-    pub(super) fn of_question(question: CanUseTool) -> Result<Self, String> {
-        Self::new(
-            question.tool_use_id,
-            question.tool_name,
-            question.agent_id,
-            None,
-        )
-    }
-
-    fn new(
-        id: Option<String>,
-        tool_name: Option<String>,
-        agent_id: Option<String>,
-        agent_type: Option<String>,
-    ) -> Result<Self, String> {
-        let tool_name = tool_name
-            .filter(|it| !it.is_empty())
-            .ok_or_else(|| "a call must name its tool".to_owned())?;
-        let id = id
-            .and_then(|it| ToolCallId::new(it).ok())
-            .ok_or_else(|| format!("{tool_name} did not run: the call has no valid id"))?;
-        let sub_agent = agent_id.map(|id| CallingSubAgent { id, agent_type });
-        Ok(Self {
-            id,
-            tool_name,
-            sub_agent,
-        })
-    }
-}
-
-/// True for a JSON object: nothing else is an input of a call.
-pub(super) fn is_object(input: &RawValue) -> bool {
-    input.get().starts_with('{')
-}
-
-/// The final input of a call: what is decided about is what runs (G4).
-#[derive(Debug, Clone)]
-pub(super) struct FinalInput {
-    /// The model's own.
-    pub(super) asked: Box<RawValue>,
-    /// What the hooks of the application made of it, if they changed it: the CLI must be told.
-    pub(super) rewritten: Option<Box<RawValue>>,
-}
-
-impl FinalInput {
-    /// What policy, record and execution see.
-    pub(super) fn json(&self) -> &RawValue {
-        self.rewritten.as_deref().unwrap_or(&self.asked)
-    }
-}
-
-/// A call that must not run inside this segment without a record.
-#[derive(Debug, Clone)]
-pub(super) struct GatedCall {
-    pub(super) id: ToolCallId,
-    /// The full name, as the model sees it.
-    pub(super) cli_name: String,
-    /// The policy name.
-    pub(super) tool_name: String,
-    pub(super) policy: ToolPolicy,
-    pub(super) place: CallPlace,
-    pub(super) input: FinalInput,
-}
-
-impl GatedCall {
-    /// What the session gets.
-    pub(super) fn request(&self) -> RequestedCall {
-        RequestedCall {
-            tool_call_id: self.id.clone(),
-            tool_name: self.tool_name.clone(),
-            arguments: self.input.json().get().to_owned(),
-            policy: self.policy,
-            place: self.place,
-        }
-    }
-}
+use crate::turn::CallPlace;
 
 #[derive(Debug)]
 pub(super) enum GateAnswer {
@@ -213,13 +94,6 @@ enum Ticket {
 enum Event {
     Started,
     Finished,
-}
-
-enum Kind {
-    Custom(String, ToolPolicy),
-    Cli(ToolPolicy),
-    Structured,
-    UnknownCustom,
 }
 
 /// The decisions of one segment.
@@ -483,64 +357,6 @@ impl ToolCallGate {
             ) => Standing::Refused,
         }
     }
-}
-
-/// A custom tool that runs inside the segment: it may run again with it (E05).
-const fn custom_is_inline(policy: ToolPolicy) -> bool {
-    !policy.requires_approval() && matches!(policy.effect, ToolEffect::Read)
-}
-
-/// A tool of the CLI that runs inside the segment: at least once, so never a single-attempt one.
-const fn cli_is_inline(policy: ToolPolicy) -> bool {
-    !policy.requires_approval() && !policy.effect.is_single_attempt()
-}
-
-/// True when a call of this tool in the main conversation must not run without a record. A name that
-/// is not offered may be an older one of a tool, under which the CLI does not ask: its question tells.
-pub(super) fn needs_record(plan: &SegmentPlan, tool_name: &str) -> bool {
-    match classify(plan, tool_name) {
-        Kind::Custom(_, policy) => !custom_is_inline(policy),
-        Kind::Cli(policy) => !cli_is_inline(policy) && plan.offered.contains(tool_name),
-        Kind::Structured | Kind::UnknownCustom => false,
-    }
-}
-
-/// True when a call of this tool runs inside the segment, as often as it takes.
-pub(super) fn is_inline(plan: &SegmentPlan, tool_name: &str) -> bool {
-    match classify(plan, tool_name) {
-        Kind::Custom(_, policy) => custom_is_inline(policy),
-        Kind::Cli(policy) => cli_is_inline(policy) && plan.offered.contains(tool_name),
-        Kind::Structured | Kind::UnknownCustom => false,
-    }
-}
-
-/// Returns the name of a tool in policies and records.
-pub(super) fn policy_name<'a>(plan: &SegmentPlan, tool_name: &'a str) -> &'a str {
-    custom_name(&plan.server_name, tool_name).unwrap_or(tool_name)
-}
-
-fn classify(plan: &SegmentPlan, tool_name: &str) -> Kind {
-    if let Some(name) = custom_name(&plan.server_name, tool_name) {
-        return match plan.custom_tools.get(name) {
-            Some(policy) => Kind::Custom(name.to_owned(), *policy),
-            None => Kind::UnknownCustom,
-        };
-    }
-    if tool_name == STRUCTURED_OUTPUT {
-        return Kind::Structured;
-    }
-    Kind::Cli(
-        plan.policies
-            .policy_for(tool_name, ToolAnnotations::default()),
-    )
-}
-
-/// Returns the own name of a tool of our server.
-fn custom_name<'a>(server: &str, tool_name: &'a str) -> Option<&'a str> {
-    tool_name
-        .strip_prefix("mcp__")?
-        .strip_prefix(server)?
-        .strip_prefix("__")
 }
 
 fn gated(

@@ -4,7 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::gate::{AskedCall, GatedCall, needs_record};
+use super::asked::{AskedCall, GatedCall};
+use super::classify::needs_record;
 use super::recorded::{Fate, RecordMove};
 use super::{Action, GatedPath, Segment, SegmentEnd, State, runner};
 use crate::ids::ToolCallId;
