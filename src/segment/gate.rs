@@ -42,6 +42,8 @@ pub(super) enum Standing {
 enum Decision {
     /// The hooks of the application are asked; the answer to the CLI is held.
     Asking(HeldCall),
+    /// The rule of the application let it through before the CLI asked; it has not begun.
+    Permitted(PermittedCall),
     /// A custom tool; the tool server may run it once, with this input.
     InlineCustom {
         name: String,
@@ -70,6 +72,15 @@ pub(super) struct HeldCall {
     pub(super) input: Box<RawValue>,
 }
 
+/// A call that was judged before the CLI asked, and runs inside the segment.
+#[derive(Debug)]
+pub(super) struct PermittedCall {
+    pub(super) call: AskedCall,
+    pub(super) input: FinalInput,
+    /// What the rule of the application said.
+    pub(super) needs_person: Option<bool>,
+}
+
 /// What is known of a call when the CLI asks about it.
 pub(super) enum Later {
     /// Nothing.
@@ -78,6 +89,8 @@ pub(super) enum Later {
     Held,
     /// A record governs it.
     Recorded,
+    /// It was judged, and may begin.
+    Permitted(PermittedCall),
     /// It was denied.
     Denied(String),
     /// An earlier question was answered.
@@ -109,8 +122,9 @@ impl ToolCallGate {
         plan: &SegmentPlan,
         call: &AskedCall,
         input: FinalInput,
+        needs_person: Option<bool>,
     ) -> GateAnswer {
-        let (decision, answer) = match classify(plan, &call.tool_name) {
+        let (decision, answer) = match classify(plan, &call.tool_name, needs_person) {
             Kind::Structured => (Decision::Structured, GateAnswer::Structured),
             Kind::UnknownCustom => (
                 Decision::Denied,
@@ -164,7 +178,8 @@ impl ToolCallGate {
         match self.decisions.get_mut(id)? {
             decision @ Decision::Asking(_) => match std::mem::replace(decision, Decision::Denied) {
                 Decision::Asking(held) => Some(held),
-                Decision::InlineCustom { .. }
+                Decision::Permitted(_)
+                | Decision::InlineCustom { .. }
                 | Decision::InlineCli { .. }
                 | Decision::Structured
                 | Decision::Deferred
@@ -172,7 +187,8 @@ impl ToolCallGate {
                 | Decision::Denied
                 | Decision::Recorded => None,
             },
-            Decision::InlineCustom { .. }
+            Decision::Permitted(_)
+            | Decision::InlineCustom { .. }
             | Decision::InlineCli { .. }
             | Decision::Structured
             | Decision::Deferred
@@ -197,7 +213,8 @@ impl ToolCallGate {
     fn held(&self) -> impl Iterator<Item = &HeldCall> {
         self.decisions.values().filter_map(|it| match it {
             Decision::Asking(held) => Some(held),
-            Decision::InlineCustom { .. }
+            Decision::Permitted(_)
+            | Decision::InlineCustom { .. }
             | Decision::InlineCli { .. }
             | Decision::Structured
             | Decision::Deferred
@@ -233,6 +250,21 @@ impl ToolCallGate {
             .insert(id.clone(), Decision::DeniedAhead(reason));
     }
 
+    /// Keeps a call that was judged before the CLI asked, until it does.
+    pub(super) fn permit(&mut self, permitted: PermittedCall) {
+        let id = permitted.call.id.clone();
+        self.decisions.insert(id, Decision::Permitted(permitted));
+    }
+
+    /// Denies what was permitted and has not begun: its reply was given up.
+    pub(super) fn refuse_permitted(&mut self) {
+        for decision in self.decisions.values_mut() {
+            if matches!(decision, Decision::Permitted(_)) {
+                *decision = Decision::Denied;
+            }
+        }
+    }
+
     /// Takes the CLI's question about a call that was looked at before it asked.
     pub(super) fn asked_later(&mut self, request_id: &str, asked: &AskedCall) -> Later {
         let Some(decision) = self.decisions.get_mut(&asked.id) else {
@@ -245,6 +277,19 @@ impl ToolCallGate {
                 held.request_id = Some(request_id.to_owned());
                 Later::Held
             }
+            Decision::Permitted(permitted) if permitted.call.tool_name == asked.tool_name => {
+                match std::mem::replace(decision, Decision::Denied) {
+                    Decision::Permitted(permitted) => Later::Permitted(permitted),
+                    Decision::Asking(_)
+                    | Decision::InlineCustom { .. }
+                    | Decision::InlineCli { .. }
+                    | Decision::Structured
+                    | Decision::Deferred
+                    | Decision::DeniedAhead(_)
+                    | Decision::Denied
+                    | Decision::Recorded => Later::Decided,
+                }
+            }
             Decision::DeniedAhead(reason) => {
                 let reason = std::mem::take(reason);
                 *decision = Decision::Denied;
@@ -252,6 +297,7 @@ impl ToolCallGate {
             }
             Decision::Recorded => Later::Recorded,
             Decision::Asking(_)
+            | Decision::Permitted(_)
             | Decision::InlineCustom { .. }
             | Decision::InlineCli { .. }
             | Decision::Structured
@@ -297,6 +343,7 @@ impl ToolCallGate {
                 })
             }
             Decision::Asking(_)
+            | Decision::Permitted(_)
             | Decision::InlineCustom { .. }
             | Decision::InlineCli { .. }
             | Decision::Structured
@@ -325,6 +372,7 @@ impl ToolCallGate {
                 *event == Event::Started
             }
             Decision::Asking(_)
+            | Decision::Permitted(_)
             | Decision::Structured
             | Decision::Deferred
             | Decision::DeniedAhead(_)
@@ -350,6 +398,7 @@ impl ToolCallGate {
             ) => Standing::Allowed,
             Some(
                 Decision::Asking(_)
+                | Decision::Permitted(_)
                 | Decision::Deferred
                 | Decision::DeniedAhead(_)
                 | Decision::Denied

@@ -221,6 +221,7 @@ impl Segment {
             let denial = self.recorded.forget(&call.id, reason);
             self.transmit.extend(denial);
         }
+        self.gate.refuse_permitted();
         // The hooks of the application are asked about calls of this reply alone.
         if self.gate.looks_ahead() {
             self.deny_held(reason);

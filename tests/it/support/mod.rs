@@ -18,7 +18,9 @@ use abide::flow::{AgentSessionFlow, FlowRegistry, SessionOptions};
 use abide::ids::{EventCursor, FlowType, SessionId};
 use abide::policy::ToolPolicies;
 use abide::record::{MessageRole, ToolOutcome};
-use abide::runner::{ClaudeAgentOptions, ClaudeAgentRunner, CliEnvironment, GatedCallWait};
+use abide::runner::{
+    ClaudeAgentOptions, ClaudeAgentRunner, CliEnvironment, GatedCallWait, PreToolUse,
+};
 use abide::snapshot::{AgentSnapshot, PendingInterrupt};
 use abide::store::{MemoryStateStore, RowKey, RowKind, StateStore};
 use abide::testing::launcher::{FakeCliHandle, FakeCliLauncher};
@@ -31,6 +33,9 @@ use counted::{Counted, Stop};
 pub(crate) use tools::Effects;
 
 /// What a test needs of the world around the crate.
+/// Says whether a person has to decide about a call.
+pub(crate) type Rule = fn(&PreToolUse) -> bool;
+
 pub(crate) struct World {
     pub(crate) effects: Effects,
     pub(crate) store: Arc<dyn StateStore>,
@@ -42,6 +47,8 @@ pub(crate) struct World {
     pub(crate) session_options: SessionOptions,
     /// The policies of the tools that have no annotations of their own.
     pub(crate) policies: ToolPolicies,
+    /// The approval rules of the next engine, by policy name.
+    pub(crate) rules: Vec<(&'static str, Rule)>,
     /// Where the worker stands still.
     pub(crate) stop: Arc<Stop>,
     starts: Arc<AtomicUsize>,
@@ -133,6 +140,7 @@ impl World {
             wait: GatedCallWait::Native,
             session_options: SessionOptions::default(),
             policies: ToolPolicies::new(),
+            rules: Vec::new(),
             stop: Arc::default(),
             starts: Arc::default(),
             directory,
@@ -190,6 +198,9 @@ impl World {
             .gated_call_wait(self.wait);
         for tool in tools::all(&self.effects) {
             builder = builder.custom_tool(tool);
+        }
+        for (name, asks) in &self.rules {
+            builder = builder.approval_if(*name, *asks);
         }
         builder.build().expect("a runner")
     }
