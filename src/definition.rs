@@ -32,6 +32,14 @@ pub enum DefinitionError {
         /// The name.
         name: String,
     },
+    /// An approval rule would never be asked, or something else says the same.
+    #[error("the approval rule for {name:?} {reason}")]
+    ApprovalRule {
+        /// The policy name of its tool.
+        name: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
     /// The custom tool server cannot have this name.
     #[error("the name of the custom tool server {name:?} {reason}")]
     ToolServerName {

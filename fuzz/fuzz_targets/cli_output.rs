@@ -89,6 +89,7 @@ fn drain(segment: &mut Segment) {
             Some(Action::AskHooks(question)) => {
                 let answer = HooksAnswer::Continue {
                     updated_input: None,
+                    needs_person: Some(question.input.get().len() % 2 == 0),
                 };
                 segment.handle_hooks_answer(&question.tool_call_id, answer);
             }
@@ -163,6 +164,8 @@ fn plan(path: GatedPath, start: SegmentStart) -> SegmentPlan {
             ),
         // A resumed call is never asked about again, other calls are.
         asks_hooks: resume.is_some(),
+        // A rule of the application says what the hooks say, after them.
+        ruled: (resume.is_some().then(|| "Read".to_owned()).into_iter()).collect(),
         has_refusing_rules: false,
         setup: AgentSetup::default(),
         model: None,

@@ -26,7 +26,8 @@ pub enum Action {
         /// The CLI's request.
         request_id: String,
     },
-    /// Ask the application's hooks about a call; their answer comes back through
+    /// Ask the application's hooks about a call, and then its approval rule for the tool, if it has
+    /// one; their answer comes back through
     /// [`Segment::handle_hooks_answer`](super::Segment::handle_hooks_answer).
     AskHooks(HookQuestion),
     /// The CLI no longer waits for the hooks of this call.
@@ -84,7 +85,7 @@ pub struct CallingSubAgent {
     pub agent_type: Option<String>,
 }
 
-/// What all hooks of the application together say about a call.
+/// What all hooks of the application together say about a call, and its approval rule.
 #[derive(Debug, Clone)]
 #[cfg_attr(
     feature = "unstable",
@@ -98,6 +99,9 @@ pub enum HooksAnswer {
     Continue {
         /// The final input, if a hook changed it: a JSON object.
         updated_input: Option<Box<RawValue>>,
+        /// Whether a person has to decide about the final input, by the application's rule for the
+        /// tool. Without a rule it is `None`; where a rule should have said it, `None` asks a person.
+        needs_person: Option<bool>,
     },
     /// The call does not run.
     Deny {

@@ -3,7 +3,9 @@
 
 use serde_json::value::RawValue;
 
-use super::gate::{self, AskedCall, FinalInput, GateAnswer, HeldCall, Later};
+use super::asked::{AskedCall, FinalInput, is_object};
+use super::classify::{is_inline_call, policy_name};
+use super::gate::{GateAnswer, HeldCall, Later, PermittedCall};
 use super::{Action, GatedPath, HookQuestion, HooksAnswer, SEGMENT_OVER, Segment};
 use crate::ids::ToolCallId;
 use crate::protocol::{CanUseTool, HookAnswer, HookCallback, HostFrame, PermissionAnswer};
@@ -23,22 +25,41 @@ impl Segment {
         let Some(held) = self.gate.take_held(tool_call_id) else {
             return;
         };
+        let HeldCall {
+            request_id,
+            call,
+            input: asked,
+        } = held;
         let judged = match answer {
             HooksAnswer::Deny { reason } => Judged::Answer(denial(reason)),
             HooksAnswer::Continue {
-                updated_input: None,
-            } => self.judge(&held.call, held.input, None),
-            HooksAnswer::Continue {
                 updated_input: Some(json),
-            } if gate::is_object(&json) => self.judge(&held.call, held.input, Some(json)),
-            HooksAnswer::Continue {
-                updated_input: Some(_),
-            } => Judged::Answer(denial(format!(
+                ..
+            } if !is_object(&json) => Judged::Answer(denial(format!(
                 "{} did not run: a hook of the application gave it an input that is no object",
-                held.call.tool_name
+                call.tool_name
             ))),
+            HooksAnswer::Continue {
+                updated_input,
+                needs_person,
+            } if request_id.is_none()
+                && is_inline_call(&self.plan, &call.tool_name, needs_person) =>
+            {
+                // It begins when the CLI asks, with what was judged and not with what is asked then.
+                let rewritten = Some(updated_input.unwrap_or_else(|| asked.clone()));
+                self.gate.permit(PermittedCall {
+                    call,
+                    input: FinalInput { asked, rewritten },
+                    needs_person,
+                });
+                return self.advance();
+            }
+            HooksAnswer::Continue {
+                updated_input: rewritten,
+                needs_person,
+            } => self.judge(&call, FinalInput { asked, rewritten }, needs_person),
         };
-        self.answer(held.request_id.as_deref(), &held.call, judged);
+        self.answer(request_id.as_deref(), &call, judged);
         self.advance();
     }
 
@@ -70,6 +91,15 @@ impl Segment {
             Later::New => self.consider(Some(request_id), call, input),
             Later::Recorded => self.ask_record(request_id, &call),
             Later::Held => {}
+            Later::Permitted(permitted) => {
+                let PermittedCall {
+                    call,
+                    input,
+                    needs_person,
+                } = permitted;
+                let judged = self.judge(&call, input, needs_person);
+                self.answer(Some(&request_id), &call, judged);
+            }
             Later::Denied(reason) => self.deny(request_id, reason),
             Later::Decided => {
                 let reason = format!(
@@ -102,14 +132,19 @@ impl Segment {
         call: AskedCall,
         input: Box<RawValue>,
     ) {
-        if !self.plan.asks_hooks {
+        let tool_name = policy_name(&self.plan, &call.tool_name);
+        if !self.plan.asks_hooks && !self.plan.ruled.contains(tool_name) {
+            let input = FinalInput {
+                asked: input,
+                rewritten: None,
+            };
             let judged = self.judge(&call, input, None);
             self.answer(request_id.as_deref(), &call, judged);
             return;
         }
         self.actions.push_back(Action::AskHooks(HookQuestion {
             tool_call_id: call.id.clone(),
-            tool_name: gate::policy_name(&self.plan, &call.tool_name).to_owned(),
+            tool_name: tool_name.to_owned(),
             sub_agent: call.sub_agent.clone(),
             input: input.clone(),
         }));
@@ -121,15 +156,9 @@ impl Segment {
     }
 
     /// Makes our own decision about a new call and its final input (G4).
-    fn judge(
-        &mut self,
-        call: &AskedCall,
-        asked: Box<RawValue>,
-        rewritten: Option<Box<RawValue>>,
-    ) -> Judged {
-        let updated_input = rewritten.clone();
-        let input = FinalInput { asked, rewritten };
-        match self.gate.decide(&self.plan, call, input) {
+    fn judge(&mut self, call: &AskedCall, input: FinalInput, needs_person: Option<bool>) -> Judged {
+        let updated_input = input.rewritten.clone();
+        match self.gate.decide(&self.plan, call, input, needs_person) {
             GateAnswer::Inline { tool_name } => {
                 self.audit.allowed(&call.id, &call.tool_name);
                 self.deliver(SegmentEvent::InlineCallStarted {

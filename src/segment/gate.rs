@@ -5,134 +5,15 @@ use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
 
+use super::asked::{AskedCall, FinalInput, GatedCall};
+use super::classify::{Kind, classify, cli_is_inline, custom_is_inline};
 use super::json::same_json;
 use super::served::ServedCall;
-use super::{CallingSubAgent, McpPermit, SegmentPlan};
+use super::{McpPermit, SegmentPlan};
 use crate::ids::ToolCallId;
-use crate::policy::{ToolAnnotations, ToolEffect, ToolPolicy};
-use crate::protocol::{CanUseTool, ContentBlock, HookCallback};
+use crate::policy::ToolPolicy;
 use crate::record::CallStatus;
-use crate::turn::{CallPlace, RequestedCall};
-
-/// The CLI's own tool for structured output; it changes nothing (spec/cli-protocol.md 14).
-const STRUCTURED_OUTPUT: &str = "StructuredOutput";
-
-/// A call that the CLI asks about, checked.
-#[derive(Debug, Clone)]
-pub(super) struct AskedCall {
-    pub(super) id: ToolCallId,
-    /// The full name, as the model sees it.
-    pub(super) tool_name: String,
-    pub(super) sub_agent: Option<CallingSubAgent>,
-}
-
-impl AskedCall {
-    /// Reads a hook's question and the call's input, or says why it cannot be allowed.
-    pub(super) fn of_hook(hook: HookCallback) -> Result<(Self, Box<RawValue>), String> {
-        let asked = hook.input;
-        if asked.hook_event_name.as_deref() != Some("PreToolUse") {
-            return Err("the host decides before a tool use only".to_owned());
-        }
-        let input = asked
-            .tool_input
-            .filter(|it| is_object(it))
-            .ok_or_else(|| "the input of a call must be an object".to_owned())?;
-        let id = match (hook.tool_use_id, asked.tool_use_id) {
-            (Some(outer), Some(inner)) if outer != inner => None,
-            (Some(id), _) | (None, Some(id)) => Some(id),
-            (None, None) => None,
-        };
-        let call = Self::new(id, asked.tool_name, asked.agent_id, asked.agent_type)?;
-        Ok((call, input))
-    }
-
-    /// Reads a tool use of a reply of the main conversation, or says why it cannot be allowed.
-    pub(super) fn of_block(block: ContentBlock) -> Result<(Self, Box<RawValue>), String> {
-        let input = block
-            .input
-            .filter(|it| is_object(it))
-            .ok_or_else(|| "the input of a call must be an object".to_owned())?;
-        let call = Self::new(block.id, block.name, None, None)?;
-        Ok((call, input))
-    }
-
-    /// Reads a permission question, or says why it cannot be allowed.
-    pub(super) fn of_question(question: CanUseTool) -> Result<Self, String> {
-        Self::new(
-            question.tool_use_id,
-            question.tool_name,
-            question.agent_id,
-            None,
-        )
-    }
-
-    fn new(
-        id: Option<String>,
-        tool_name: Option<String>,
-        agent_id: Option<String>,
-        agent_type: Option<String>,
-    ) -> Result<Self, String> {
-        let tool_name = tool_name
-            .filter(|it| !it.is_empty())
-            .ok_or_else(|| "a call must name its tool".to_owned())?;
-        let id = id
-            .and_then(|it| ToolCallId::new(it).ok())
-            .ok_or_else(|| format!("{tool_name} did not run: the call has no valid id"))?;
-        let sub_agent = agent_id.map(|id| CallingSubAgent { id, agent_type });
-        Ok(Self {
-            id,
-            tool_name,
-            sub_agent,
-        })
-    }
-}
-
-/// True for a JSON object: nothing else is an input of a call.
-pub(super) fn is_object(input: &RawValue) -> bool {
-    input.get().starts_with('{')
-}
-
-/// The final input of a call: what is decided about is what runs (G4).
-#[derive(Debug, Clone)]
-pub(super) struct FinalInput {
-    /// The model's own.
-    pub(super) asked: Box<RawValue>,
-    /// What the hooks of the application made of it, if they changed it: the CLI must be told.
-    pub(super) rewritten: Option<Box<RawValue>>,
-}
-
-impl FinalInput {
-    /// What policy, record and execution see.
-    pub(super) fn json(&self) -> &RawValue {
-        self.rewritten.as_deref().unwrap_or(&self.asked)
-    }
-}
-
-/// A call that must not run inside this segment without a record.
-#[derive(Debug, Clone)]
-pub(super) struct GatedCall {
-    pub(super) id: ToolCallId,
-    /// The full name, as the model sees it.
-    pub(super) cli_name: String,
-    /// The policy name.
-    pub(super) tool_name: String,
-    pub(super) policy: ToolPolicy,
-    pub(super) place: CallPlace,
-    pub(super) input: FinalInput,
-}
-
-impl GatedCall {
-    /// What the session gets.
-    pub(super) fn request(&self) -> RequestedCall {
-        RequestedCall {
-            tool_call_id: self.id.clone(),
-            tool_name: self.tool_name.clone(),
-            arguments: self.input.json().get().to_owned(),
-            policy: self.policy,
-            place: self.place,
-        }
-    }
-}
+use crate::turn::CallPlace;
 
 #[derive(Debug)]
 pub(super) enum GateAnswer {
@@ -161,6 +42,8 @@ pub(super) enum Standing {
 enum Decision {
     /// The hooks of the application are asked; the answer to the CLI is held.
     Asking(HeldCall),
+    /// The rule of the application let it through before the CLI asked; it has not begun.
+    Permitted(PermittedCall),
     /// A custom tool; the tool server may run it once, with this input.
     InlineCustom {
         name: String,
@@ -189,6 +72,15 @@ pub(super) struct HeldCall {
     pub(super) input: Box<RawValue>,
 }
 
+/// A call that was judged before the CLI asked, and runs inside the segment.
+#[derive(Debug)]
+pub(super) struct PermittedCall {
+    pub(super) call: AskedCall,
+    pub(super) input: FinalInput,
+    /// What the rule of the application said.
+    pub(super) needs_person: Option<bool>,
+}
+
 /// What is known of a call when the CLI asks about it.
 pub(super) enum Later {
     /// Nothing.
@@ -197,6 +89,8 @@ pub(super) enum Later {
     Held,
     /// A record governs it.
     Recorded,
+    /// It was judged, and may begin.
+    Permitted(PermittedCall),
     /// It was denied.
     Denied(String),
     /// An earlier question was answered.
@@ -215,13 +109,6 @@ enum Event {
     Finished,
 }
 
-enum Kind {
-    Custom(String, ToolPolicy),
-    Cli(ToolPolicy),
-    Structured,
-    UnknownCustom,
-}
-
 /// The decisions of one segment.
 #[derive(Debug, Default)]
 pub(super) struct ToolCallGate {
@@ -235,8 +122,9 @@ impl ToolCallGate {
         plan: &SegmentPlan,
         call: &AskedCall,
         input: FinalInput,
+        needs_person: Option<bool>,
     ) -> GateAnswer {
-        let (decision, answer) = match classify(plan, &call.tool_name) {
+        let (decision, answer) = match classify(plan, &call.tool_name, needs_person) {
             Kind::Structured => (Decision::Structured, GateAnswer::Structured),
             Kind::UnknownCustom => (
                 Decision::Denied,
@@ -290,7 +178,8 @@ impl ToolCallGate {
         match self.decisions.get_mut(id)? {
             decision @ Decision::Asking(_) => match std::mem::replace(decision, Decision::Denied) {
                 Decision::Asking(held) => Some(held),
-                Decision::InlineCustom { .. }
+                Decision::Permitted(_)
+                | Decision::InlineCustom { .. }
                 | Decision::InlineCli { .. }
                 | Decision::Structured
                 | Decision::Deferred
@@ -298,7 +187,8 @@ impl ToolCallGate {
                 | Decision::Denied
                 | Decision::Recorded => None,
             },
-            Decision::InlineCustom { .. }
+            Decision::Permitted(_)
+            | Decision::InlineCustom { .. }
             | Decision::InlineCli { .. }
             | Decision::Structured
             | Decision::Deferred
@@ -323,7 +213,8 @@ impl ToolCallGate {
     fn held(&self) -> impl Iterator<Item = &HeldCall> {
         self.decisions.values().filter_map(|it| match it {
             Decision::Asking(held) => Some(held),
-            Decision::InlineCustom { .. }
+            Decision::Permitted(_)
+            | Decision::InlineCustom { .. }
             | Decision::InlineCli { .. }
             | Decision::Structured
             | Decision::Deferred
@@ -359,6 +250,21 @@ impl ToolCallGate {
             .insert(id.clone(), Decision::DeniedAhead(reason));
     }
 
+    /// Keeps a call that was judged before the CLI asked, until it does.
+    pub(super) fn permit(&mut self, permitted: PermittedCall) {
+        let id = permitted.call.id.clone();
+        self.decisions.insert(id, Decision::Permitted(permitted));
+    }
+
+    /// Denies what was permitted and has not begun: its reply was given up.
+    pub(super) fn refuse_permitted(&mut self) {
+        for decision in self.decisions.values_mut() {
+            if matches!(decision, Decision::Permitted(_)) {
+                *decision = Decision::Denied;
+            }
+        }
+    }
+
     /// Takes the CLI's question about a call that was looked at before it asked.
     pub(super) fn asked_later(&mut self, request_id: &str, asked: &AskedCall) -> Later {
         let Some(decision) = self.decisions.get_mut(&asked.id) else {
@@ -371,6 +277,19 @@ impl ToolCallGate {
                 held.request_id = Some(request_id.to_owned());
                 Later::Held
             }
+            Decision::Permitted(permitted) if permitted.call.tool_name == asked.tool_name => {
+                match std::mem::replace(decision, Decision::Denied) {
+                    Decision::Permitted(permitted) => Later::Permitted(permitted),
+                    Decision::Asking(_)
+                    | Decision::InlineCustom { .. }
+                    | Decision::InlineCli { .. }
+                    | Decision::Structured
+                    | Decision::Deferred
+                    | Decision::DeniedAhead(_)
+                    | Decision::Denied
+                    | Decision::Recorded => Later::Decided,
+                }
+            }
             Decision::DeniedAhead(reason) => {
                 let reason = std::mem::take(reason);
                 *decision = Decision::Denied;
@@ -378,6 +297,7 @@ impl ToolCallGate {
             }
             Decision::Recorded => Later::Recorded,
             Decision::Asking(_)
+            | Decision::Permitted(_)
             | Decision::InlineCustom { .. }
             | Decision::InlineCli { .. }
             | Decision::Structured
@@ -423,6 +343,7 @@ impl ToolCallGate {
                 })
             }
             Decision::Asking(_)
+            | Decision::Permitted(_)
             | Decision::InlineCustom { .. }
             | Decision::InlineCli { .. }
             | Decision::Structured
@@ -451,6 +372,7 @@ impl ToolCallGate {
                 *event == Event::Started
             }
             Decision::Asking(_)
+            | Decision::Permitted(_)
             | Decision::Structured
             | Decision::Deferred
             | Decision::DeniedAhead(_)
@@ -476,6 +398,7 @@ impl ToolCallGate {
             ) => Standing::Allowed,
             Some(
                 Decision::Asking(_)
+                | Decision::Permitted(_)
                 | Decision::Deferred
                 | Decision::DeniedAhead(_)
                 | Decision::Denied
@@ -483,64 +406,6 @@ impl ToolCallGate {
             ) => Standing::Refused,
         }
     }
-}
-
-/// A custom tool that runs inside the segment: it may run again with it (E05).
-const fn custom_is_inline(policy: ToolPolicy) -> bool {
-    !policy.requires_approval() && matches!(policy.effect, ToolEffect::Read)
-}
-
-/// A tool of the CLI that runs inside the segment: at least once, so never a single-attempt one.
-const fn cli_is_inline(policy: ToolPolicy) -> bool {
-    !policy.requires_approval() && !policy.effect.is_single_attempt()
-}
-
-/// True when a call of this tool in the main conversation must not run without a record. A name that
-/// is not offered may be an older one of a tool, under which the CLI does not ask: its question tells.
-pub(super) fn needs_record(plan: &SegmentPlan, tool_name: &str) -> bool {
-    match classify(plan, tool_name) {
-        Kind::Custom(_, policy) => !custom_is_inline(policy),
-        Kind::Cli(policy) => !cli_is_inline(policy) && plan.offered.contains(tool_name),
-        Kind::Structured | Kind::UnknownCustom => false,
-    }
-}
-
-/// True when a call of this tool runs inside the segment, as often as it takes.
-pub(super) fn is_inline(plan: &SegmentPlan, tool_name: &str) -> bool {
-    match classify(plan, tool_name) {
-        Kind::Custom(_, policy) => custom_is_inline(policy),
-        Kind::Cli(policy) => cli_is_inline(policy) && plan.offered.contains(tool_name),
-        Kind::Structured | Kind::UnknownCustom => false,
-    }
-}
-
-/// Returns the name of a tool in policies and records.
-pub(super) fn policy_name<'a>(plan: &SegmentPlan, tool_name: &'a str) -> &'a str {
-    custom_name(&plan.server_name, tool_name).unwrap_or(tool_name)
-}
-
-fn classify(plan: &SegmentPlan, tool_name: &str) -> Kind {
-    if let Some(name) = custom_name(&plan.server_name, tool_name) {
-        return match plan.custom_tools.get(name) {
-            Some(policy) => Kind::Custom(name.to_owned(), *policy),
-            None => Kind::UnknownCustom,
-        };
-    }
-    if tool_name == STRUCTURED_OUTPUT {
-        return Kind::Structured;
-    }
-    Kind::Cli(
-        plan.policies
-            .policy_for(tool_name, ToolAnnotations::default()),
-    )
-}
-
-/// Returns the own name of a tool of our server.
-fn custom_name<'a>(server: &str, tool_name: &'a str) -> Option<&'a str> {
-    tool_name
-        .strip_prefix("mcp__")?
-        .strip_prefix(server)?
-        .strip_prefix("__")
 }
 
 fn gated(

@@ -4,7 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::gate::{AskedCall, GatedCall, needs_record};
+use super::asked::{AskedCall, GatedCall};
+use super::classify::needs_record;
 use super::recorded::{Fate, RecordMove};
 use super::{Action, GatedPath, Segment, SegmentEnd, SegmentStart, State, runner};
 use crate::ids::ToolCallId;
@@ -221,6 +222,7 @@ impl Segment {
             let denial = self.recorded.forget(&call.id, reason);
             self.transmit.extend(denial);
         }
+        self.gate.refuse_permitted();
         // The hooks of the application are asked about calls of this reply alone.
         if self.gate.looks_ahead() {
             self.deny_held(reason);

@@ -6,8 +6,10 @@
 //! `None`. Gated calls wait in the process (`live`), or end it by the CLI's own deferral (`native`).
 
 mod action;
+mod asked;
 mod audit;
 mod cancel;
+mod classify;
 mod cut;
 mod decide;
 mod failure;

@@ -2,8 +2,8 @@
 //! deferred, the CLI ends, and a later segment answers the call from its record. The rules that
 //! hold for this way alone are here and in `resumable`.
 
+use super::asked::GatedCall;
 use super::contract;
-use super::gate::GatedCall;
 use super::json::same_json;
 use crate::failure::AttemptFailure;
 use crate::protocol::ResultFrame;

@@ -27,6 +27,10 @@ pub struct SegmentPlan {
     /// True when the application has hooks: each new call is asked about by
     /// [`Action::AskHooks`](super::Action::AskHooks) before it is decided.
     pub asks_hooks: bool,
+    /// The tools, by their policy names, for which the application has an approval rule: each new
+    /// call of them is asked about in the same way, and the rule's word replaces the approval that
+    /// the policy names, never the effect.
+    pub ruled: BTreeSet<String>,
     /// True when the CLI has rules of its own that may refuse a call before it asks us again.
     pub has_refusing_rules: bool,
     /// What the CLI is told of the options.

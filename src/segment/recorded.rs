@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
 
+use super::asked::{AskedCall, GatedCall};
 use super::audit::{ToolResult, is_refusal};
-use super::gate::{AskedCall, GatedCall};
 use super::json::same_json;
 use super::served::ServedCall;
 use super::{McpPermit, contract, runner};

@@ -10,10 +10,11 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
+use super::classify::is_inline;
 use super::cut::cut_result;
 use super::transcript::SYNTHETIC;
 use super::verify::verify;
-use super::{Conversation, SegmentPlan, gate, runner};
+use super::{Conversation, SegmentPlan, runner};
 use crate::failure::AttemptFailure;
 use crate::ids::ToolCallId;
 use crate::protocol::content_blocks;
@@ -71,9 +72,7 @@ pub fn resume(
         .or_else(|| {
             let is_steered = !conversation.unread.is_empty();
             open.iter().position(|(asked, answer)| {
-                matches!(answer, Answer::Interrupted)
-                    && !is_steered
-                    && gate::is_inline(plan, &asked.name)
+                matches!(answer, Answer::Interrupted) && !is_steered && is_inline(plan, &asked.name)
             })
         })
         .map(|index| open.remove(index));

@@ -17,6 +17,8 @@ type HandlerFuture = Pin<Box<dyn Future<Output = Result<ToolOutput, ToolError>> 
 type Handler =
     Arc<dyn Fn(Value, ToolContext) -> Result<HandlerFuture, serde_json::Error> + Send + Sync>;
 
+type AsksPerson = Arc<dyn Fn(&Value) -> bool + Send + Sync>;
+
 /// One tool of the application. Created by [`CustomTool::new`].
 #[derive(Clone)]
 pub struct CustomTool {
@@ -25,6 +27,7 @@ pub struct CustomTool {
     input_schema: Value,
     annotations: ToolAnnotations,
     deadline: Duration,
+    approval_rule: Option<AsksPerson>,
     handler: Handler,
 }
 
@@ -54,6 +57,7 @@ impl CustomTool {
             input_schema: schemars::schema_for!(T).to_value(),
             annotations: ToolAnnotations::default(),
             deadline: HANDLER_DEADLINE_DEFAULT,
+            approval_rule: None,
             handler,
         }
     }
@@ -78,6 +82,26 @@ impl CustomTool {
             },
         };
         self.with_annotations(annotations)
+    }
+
+    /// Says for each call, by its final input, whether a person decides: `true` makes it wait,
+    /// `false` asks nobody, whatever the effect. `T` is what the handler takes, or a part of it; an
+    /// input that does not parse as `T`, and a rule that panics, ask a person.
+    ///
+    /// What holds for the rule is told at
+    /// [`approval_if`](crate::runner::ClaudeAgentRunnerBuilder::approval_if). A Flow that gives the
+    /// tool a rule, too, or a policy with an approval of its own, is refused.
+    #[must_use]
+    pub fn with_approval_if<T, F>(mut self, asks: F) -> Self
+    where
+        T: DeserializeOwned,
+        F: Fn(&T) -> bool + Send + Sync + 'static,
+    {
+        self.approval_rule = Some(Arc::new(move |input: &Value| match T::deserialize(input) {
+            Ok(input) => asks(&input),
+            Err(_) => true,
+        }));
+        self
     }
 
     /// Sets MCP's annotations.
@@ -122,6 +146,11 @@ impl CustomTool {
     #[must_use]
     pub const fn deadline(&self) -> Duration {
         self.deadline
+    }
+
+    /// Returns what says whether a person decides about an input, if the tool brings that along.
+    pub(crate) fn approval_rule(&self) -> Option<AsksPerson> {
+        self.approval_rule.clone()
     }
 
     /// Parses the arguments and returns the handler's future, which has not begun yet.

@@ -5,12 +5,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::approval::{self, ApprovalRule};
 use super::hooks::Hooks;
 use super::warm::WarmProcesses;
 use super::{ClaudeAgentRunner, GatedCallWait, LiveProof, OptionsSource};
 use crate::definition::DefinitionError;
 use crate::policy::ToolPolicies;
-use crate::runner::{PRE_TOOL_USE_HOOK_DEADLINE_DEFAULT, PreToolUseHook};
+use crate::runner::{PRE_TOOL_USE_HOOK_DEADLINE_DEFAULT, PreToolUse, PreToolUseHook};
 use crate::tool::CustomTool;
 use crate::transport::CliLauncher;
 
@@ -76,6 +77,7 @@ pub struct ClaudeAgentRunnerBuilder {
     tools: Vec<CustomTool>,
     server_name: String,
     policies: ToolPolicies,
+    rules: Vec<(String, ApprovalRule)>,
     hooks: Hooks,
     launcher: Option<Arc<dyn CliLauncher>>,
     gated_calls: GatedCallWait,
@@ -88,9 +90,11 @@ impl ClaudeAgentRunnerBuilder {
             tools: Vec::new(),
             server_name: CUSTOM_TOOL_SERVER_NAME_DEFAULT.to_owned(),
             policies: ToolPolicies::new(),
+            rules: Vec::new(),
             hooks: Hooks {
                 hooks: Vec::new(),
                 deadline: PRE_TOOL_USE_HOOK_DEADLINE_DEFAULT,
+                rules: BTreeMap::new(),
             },
             launcher: None,
             gated_calls: GatedCallWait::Live,
@@ -116,6 +120,28 @@ impl ClaudeAgentRunnerBuilder {
     /// annotations waits for approval.
     pub fn tool_policies(mut self, policies: ToolPolicies) -> Self {
         self.policies = policies;
+        self
+    }
+
+    /// Adds a rule that says for each call of a tool, by its final input, whether a person decides:
+    /// where it returns `true`, the call waits, and where it returns `false`, none is asked, whatever
+    /// the effect. The effect stays that of the policy: a write that nobody is asked about has its
+    /// record and its start mark all the same.
+    ///
+    /// The tool goes by its policy name (`create_refund`, `Bash`, `mcp__<server>__<tool>`). The rule
+    /// is asked in this process after the hooks, once for each tool use id of a segment, and sees the
+    /// input that they left (G4). What it said is part of the call's record: a recorded call is not
+    /// asked about again. It must be quick, because it runs on a thread of the runtime. One that
+    /// panics asks a person. A sub-agent cannot wait: what the rule asks about is denied there.
+    ///
+    /// A custom tool may bring its rule along ([`CustomTool::with_approval_if`]).
+    pub fn approval_if(
+        mut self,
+        tool_name: impl Into<String>,
+        asks: impl Fn(&PreToolUse) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        let rule = ApprovalRule::new(asks);
+        self.rules.push((tool_name.into(), rule));
         self
     }
 
@@ -149,7 +175,9 @@ impl ClaudeAgentRunnerBuilder {
     ///
     /// # Errors
     /// [`DefinitionError::ToolServerName`], [`DefinitionError::ToolName`],
-    /// [`DefinitionError::DuplicateTool`]; [`DefinitionError::Option`] without a launcher;
+    /// [`DefinitionError::DuplicateTool`]; [`DefinitionError::ApprovalRule`] for a rule of a tool that
+    /// nobody knows, for the second one of a tool, and for one beside a policy that says itself
+    /// whether calls wait; [`DefinitionError::Option`] without a launcher;
     /// [`DefinitionError::Options`] with options that are refused.
     pub fn build(self) -> Result<ClaudeAgentRunner, DefinitionError> {
         check_name(&self.server_name).map_err(|reason| DefinitionError::ToolServerName {
@@ -169,6 +197,8 @@ impl ClaudeAgentRunnerBuilder {
                 return Err(DefinitionError::DuplicateTool { name });
             }
         }
+        let mut hooks = self.hooks;
+        hooks.rules = approval::gather(self.rules, &tools, &self.server_name, &self.policies)?;
         let launcher = self.launcher.ok_or(DefinitionError::Option {
             option: "launcher",
             reason: "is not set",
@@ -185,7 +215,7 @@ impl ClaudeAgentRunnerBuilder {
             tools,
             server_name: self.server_name,
             policies: self.policies,
-            hooks: self.hooks,
+            hooks,
             launcher,
             gated_calls: self.gated_calls,
             live: LiveProof::default(),
@@ -193,7 +223,7 @@ impl ClaudeAgentRunnerBuilder {
         };
         if let OptionsSource::Fixed(options) = &runner.options {
             options
-                .check(runner.agent_tools())
+                .check(&runner.agent_tools())
                 .map_err(|source| DefinitionError::Options { source })?;
         }
         Ok(runner)

@@ -1,7 +1,8 @@
 //! Runs the application's hooks so that nothing they do can let a call through: an error, a panic,
-//! a missed deadline and an input that is no object all deny it (G5).
+//! a missed deadline and an input that is no object all deny it (G5). Then the approval rule for the
+//! tool sees what they left.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,16 +11,18 @@ use serde_json::value::RawValue;
 use tokio::task::{AbortHandle, JoinSet};
 use tracing::Instrument as _;
 
+use super::approval::ApprovalRule;
 use crate::ids::ToolCallId;
 use crate::runner::{PreToolUse, PreToolUseDecision, PreToolUseHook};
 use crate::segment::{HookQuestion, HooksAnswer};
 use crate::turn::RunModelContext;
 
-/// The hooks of a runner, in their order.
+/// The hooks of a runner, in their order, and its approval rules by policy name.
 #[derive(Debug, Clone)]
 pub(super) struct Hooks {
     pub(super) hooks: Vec<Arc<dyn PreToolUseHook>>,
     pub(super) deadline: Duration,
+    pub(super) rules: BTreeMap<String, ApprovalRule>,
 }
 
 /// The hooks of one segment while they run. Dropping it cancels them.
@@ -125,14 +128,17 @@ async fn ask_all(hooks: &Hooks, context: RunModelContext, question: HookQuestion
             }
         }
     }
+    let needs_person = (hooks.rules.get(&call.tool_name)).map(|it| it.needs_person(&call));
     if !is_rewritten {
         return HooksAnswer::Continue {
             updated_input: None,
+            needs_person,
         };
     }
     match RawValue::from_string(call.input.to_string()) {
         Ok(input) => HooksAnswer::Continue {
             updated_input: Some(input),
+            needs_person,
         },
         Err(_) => denied(&call.tool_name, "a hook of the application failed"),
     }

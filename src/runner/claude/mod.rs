@@ -1,5 +1,6 @@
 //! [`ClaudeAgentRunner`]: runs segments by the Claude Code CLI, and gated calls by their handlers.
 
+mod approval;
 mod builder;
 mod drive;
 mod environment;
@@ -129,7 +130,7 @@ impl ClaudeAgentRunner {
         };
         options.apply(&context.settings);
         options
-            .check(self.agent_tools())
+            .check(&self.agent_tools())
             .map_err(|error| AttemptFailure::new(FailureClass::Options, error.to_string()))?;
         let is_unknown = |it: &&String| !builder::CLAUDE_CODE_TOOLS.contains(&it.as_str());
         for tool in options.tools.iter().filter(is_unknown) {
@@ -141,11 +142,12 @@ impl ClaudeAgentRunner {
         Ok(options)
     }
 
-    const fn agent_tools(&self) -> AgentTools<'_> {
+    fn agent_tools(&self) -> AgentTools<'_> {
         AgentTools {
             server_name: self.server_name.as_str(),
             custom: &self.custom_policies,
             policies: &self.policies,
+            ruled: self.hooks.rules.keys().map(String::as_str).collect(),
         }
     }
 }

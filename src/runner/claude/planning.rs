@@ -90,6 +90,7 @@ impl ClaudeAgentRunner {
             custom_tools: self.custom_policies.clone(),
             policies: self.policies.clone(),
             asks_hooks: !self.hooks.hooks.is_empty(),
+            ruled: self.hooks.rules.keys().cloned().collect(),
             has_refusing_rules: !(options.disallowed_tools.is_empty()
                 && options.setting_sources.is_empty()),
             setup: AgentSetup {

@@ -21,12 +21,14 @@ fn turn_with_hooks() -> Stepper {
 fn rewritten(input: &str) -> HooksAnswer {
     HooksAnswer::Continue {
         updated_input: Some(RawValue::from_string(input.to_owned()).unwrap()),
+        needs_person: None,
     }
 }
 
 fn unchanged() -> HooksAnswer {
     HooksAnswer::Continue {
         updated_input: None,
+        needs_person: None,
     }
 }
 

@@ -7,19 +7,36 @@ use crate::protocol::HostFrame;
 const PROMPT: &str = "prompt-uuid";
 
 /// A live turn whose prompt is mirrored.
-fn live() -> Stepper {
+pub(super) fn live() -> Stepper {
     let mut stepper = unmirrored();
     stepper.mirror_prompt();
     stepper
 }
 
+/// A live turn in which these tools have approval rules.
+pub(super) fn ruled(tools: &[&str]) -> Stepper {
+    let mut plan = live_plan();
+    plan.ruled = tools.iter().map(|it| (*it).to_owned()).collect();
+    let mut stepper = started(plan);
+    stepper.mirror_prompt();
+    stepper
+}
+
 fn unmirrored() -> Stepper {
+    started(live_plan())
+}
+
+fn live_plan() -> SegmentPlan {
     let mut plan = plan(SegmentStart::Turn {
         prompt: vec!["go".to_owned()],
         uuid: Some(PROMPT.to_owned()),
     });
     plan.path = GatedPath::Live;
-    plan.offered = BTreeSet::from(["Bash".to_owned()]);
+    plan.offered = BTreeSet::from(["Bash".to_owned(), "Read".to_owned()]);
+    plan
+}
+
+fn started(plan: SegmentPlan) -> Stepper {
     let mut stepper = Stepper::new(plan);
     stepper.json(json!({"type": "system", "subtype": "init", "session_id": "c1"}));
     stepper.take();
@@ -33,12 +50,12 @@ impl Stepper {
         );
     }
 
-    fn reply_starts(&mut self) {
+    pub(super) fn reply_starts(&mut self) {
         self.json(json!({"type": "stream_event", "parent_tool_use_id": null,
             "event": {"type": "message_start", "message": {"id": "m1", "usage": {"input_tokens": 3}}}}));
     }
 
-    fn reply_ends(&mut self, given_up: bool) {
+    pub(super) fn reply_ends(&mut self, given_up: bool) {
         self.json(json!({"type": "stream_event", "parent_tool_use_id": null,
             "event": {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 2}}}));
         let mut stop = json!({"type": "stream_event", "parent_tool_use_id": null,
@@ -50,7 +67,7 @@ impl Stepper {
     }
 
     /// A block of the reply that asks for a call.
-    fn asks(&mut self, id: &str, tool: &str, input: Value) {
+    pub(super) fn asks(&mut self, id: &str, tool: &str, input: Value) {
         self.json(
             json!({"type": "assistant", "parent_tool_use_id": null, "uuid": format!("use-{id}"),
             "message": {"id": "m1", "model": "m", "content": [
@@ -59,11 +76,11 @@ impl Stepper {
     }
 
     /// The CLI's question about a call, with the input of the block.
-    fn asked(&mut self, request: &str, id: &str, tool: &str, input: Value) {
+    pub(super) fn asked(&mut self, request: &str, id: &str, tool: &str, input: Value) {
         self.json(hook(request, id, tool, json!({"tool_input": input})));
     }
 
-    fn batch(&mut self, request: &str) {
+    pub(super) fn batch(&mut self, request: &str) {
         self.json(
             json!({"type": "control_request", "request_id": request, "request": {
             "subtype": "hook_callback", "callback_id": "abide-post-tool-batch",
@@ -71,12 +88,12 @@ impl Stepper {
         );
     }
 
-    fn committed(&mut self) {
+    pub(super) fn committed(&mut self) {
         self.segment.handle_checkpoint_committed();
         self.drain();
     }
 
-    fn stands(&mut self, id: &str, standing: Standing) {
+    pub(super) fn stands(&mut self, id: &str, standing: Standing) {
         let id = ToolCallId::new(id).unwrap();
         self.segment.handle_call_standing(&id, standing);
         self.drain();
@@ -98,7 +115,7 @@ impl Stepper {
     }
 }
 
-fn refund() -> Value {
+pub(super) fn refund() -> Value {
     json!({"amount": 5})
 }
 
@@ -322,6 +339,7 @@ fn hooks_are_asked_before_the_cli_asks() {
         "c1",
         HooksAnswer::Continue {
             updated_input: Some(changed),
+            needs_person: None,
         },
     );
     assert_eq!(it.take(), Vec::<String>::new());

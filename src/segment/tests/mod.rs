@@ -12,6 +12,7 @@ mod plans;
 mod results;
 mod resuming;
 mod reuse;
+mod rules;
 
 use std::collections::BTreeMap;
 
@@ -317,6 +318,7 @@ pub(super) fn plan(start: SegmentStart) -> SegmentPlan {
                     .with_approval(Approval::NotRequired),
             ),
         asks_hooks: false,
+        ruled: BTreeSet::new(),
         has_refusing_rules: false,
         setup: AgentSetup::default(),
         model: None,

@@ -6,6 +6,7 @@ use abide::client::{CloseMode, ResolveInterrupt, StartSession};
 use abide::event::EventKind;
 use abide::failure::FailureClass;
 use abide::ids::{FlowType, SessionId, TurnId};
+use abide::policy::{ToolEffect, ToolPolicies, ToolPolicy};
 use abide::record::{CallStatus, EXPIRED_TEXT, MessageRole};
 use abide::settings::SessionSettings;
 use abide::spend::UsageLimit;
@@ -43,6 +44,11 @@ pub(crate) const WISHES: &[Scenario] = &[
     Scenario {
         name: "approved with other arguments, parked",
         run: |it| Box::pin(approved_with_other_arguments(it, true)),
+        is_central: true,
+    },
+    Scenario {
+        name: "asked by a rule",
+        run: |it| Box::pin(asked_by_a_rule(it)),
         is_central: true,
     },
     Scenario {
@@ -280,6 +286,67 @@ async fn approved_with_other_arguments(world: &mut World, parked: bool) {
     assert_eq!(effects.len(), 1);
     assert!(effects[0].starts_with("refund 8"), "{effects:?}");
 }
+
+/// F01, G32: a person is asked about the calls that a rule names, and about no others: an
+/// unclassified write and a command run unasked, and a read waits. A new engine asks no rule about
+/// a recorded call.
+async fn asked_by_a_rule(world: &mut World) {
+    world.policies = ToolPolicies::new().with("Read", ToolPolicy::new(ToolEffect::Read));
+    world.rules = vec![
+        ("refund", |call| call.input["order_id"] == "100"),
+        ("lookup", |call| call.input["order_id"] == "9"),
+        ("Bash", |call| call.input["command"] != BASH_COMMAND),
+        ("Read", |call| call.input["file_path"] != "notes"),
+    ];
+    world.shut_down().await;
+    world.start_engine().await;
+    std::fs::write(world.work_path("notes"), "buy milk").expect("a file");
+    let refund = r#"script: call refund {"order_id":"7"}"#;
+    let session = world.start_session("ruled", refund).await;
+    world.wait_for_turns(&session, 1).await;
+    world
+        .send(
+            &session,
+            &format!(r#"script: call Bash {{"command":"{BASH_COMMAND}"}}"#),
+        )
+        .await;
+    world.wait_for_turns(&session, 2).await;
+    assert_eq!(world.bash_runs(), 1);
+    let reads = r#"script: call lookup {"order_id":"8"} && Read {"file_path":"notes"}"#;
+    world.send(&session, reads).await;
+    world.wait_for_turns(&session, 3).await;
+    let answer = world.last_answer(&session).await;
+    assert!(!answer.contains("did not run"), "{answer}");
+    if let Cli::Real { .. } = &world.cli {
+        assert!(answer.contains("buy milk"), "{answer}");
+    }
+    assert_eq!(world.effects.lines().len(), 2);
+
+    let asked = r#"script: call lookup {"order_id":"9"}"#;
+    world.send(&session, asked).await;
+    let open = world.wait_for_interrupt(&session).await;
+    assert_eq!(
+        (open.tool_name.as_str(), open.effect),
+        ("lookup", ToolEffect::Read)
+    );
+    world.rules = vec![
+        ("lookup", |_| false),
+        ("refund", |_| panic!("it cannot say")),
+    ];
+    world.shut_down().await;
+    world.start_engine().await;
+    world.approve(&session).await;
+    world.wait_for_turns(&session, 4).await;
+    assert_eq!(world.last_answer(&session).await, "lookup: order 9 is fine");
+
+    world.send(&session, REFUND).await;
+    world.wait_for_interrupt(&session).await;
+    world.reject(&session, "not today").await;
+    world.wait_for_turns(&session, 5).await;
+    assert_eq!(world.effects.lines().len(), 3);
+}
+
+const BASH_COMMAND: &str = "echo ran >> marker";
 
 /// The CLI resumes the conversation of the turn that was named, in both sessions.
 async fn a_fork_on_another_branch(world: &mut World) {

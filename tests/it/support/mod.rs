@@ -19,7 +19,9 @@ use abide::ids::{EventCursor, FlowType, SessionId};
 use abide::policy::ToolPolicies;
 use abide::process::ProcessIdentity;
 use abide::record::{MessageRole, ToolOutcome};
-use abide::runner::{ClaudeAgentOptions, ClaudeAgentRunner, CliEnvironment, GatedCallWait};
+use abide::runner::{
+    ClaudeAgentOptions, ClaudeAgentRunner, CliEnvironment, GatedCallWait, PreToolUse,
+};
 use abide::snapshot::{AgentSnapshot, PendingInterrupt};
 use abide::spend::UsageLimit;
 use abide::store::{MemoryStateStore, RowKey, RowKind, StateStore};
@@ -31,6 +33,9 @@ use tempfile::TempDir;
 
 use counted::{Counted, Stop};
 pub(crate) use tools::Effects;
+
+/// Says whether a person has to decide about a call.
+pub(crate) type Rule = fn(&PreToolUse) -> bool;
 
 /// What a test needs of the world around the crate.
 pub(crate) struct World {
@@ -47,6 +52,8 @@ pub(crate) struct World {
     pub(crate) spend_limit: Option<UsageLimit>,
     /// Variables of the real CLI besides those of every test.
     pub(crate) variables: Vec<(&'static str, &'static str)>,
+    /// The approval rules of the next engine, by policy name.
+    pub(crate) rules: Vec<(&'static str, Rule)>,
     /// Where the worker stands still.
     pub(crate) stop: Arc<Stop>,
     starts: Arc<AtomicUsize>,
@@ -146,6 +153,7 @@ impl World {
             policies: ToolPolicies::new(),
             spend_limit: None,
             variables: Vec::new(),
+            rules: Vec::new(),
             stop: Arc::default(),
             starts: Arc::default(),
             processes: Arc::default(),
@@ -211,6 +219,9 @@ impl World {
             .gated_call_wait(self.wait);
         for tool in tools::all(&self.effects) {
             builder = builder.custom_tool(tool);
+        }
+        for (name, asks) in &self.rules {
+            builder = builder.approval_if(*name, *asks);
         }
         builder.build().expect("a runner")
     }

@@ -61,6 +61,7 @@ impl Flood {
             custom_tools: BTreeMap::new(),
             policies: ToolPolicies::new().with("Read", ToolPolicy::new(ToolEffect::Read)),
             asks_hooks: false,
+            ruled: BTreeSet::new(),
             has_refusing_rules: false,
             setup: AgentSetup::default(),
             model: None,
@@ -80,6 +81,7 @@ impl Flood {
             Hooks {
                 hooks: Vec::new(),
                 deadline: Duration::from_secs(1),
+                rules: BTreeMap::new(),
             },
             RunModelContext::new(SessionId::new("s").unwrap(), TurnId::new(1), StepId::new(1)),
         );

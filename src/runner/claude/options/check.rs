@@ -1,6 +1,6 @@
 //! What is refused before the CLI is started: one error for each case (D13 to D17, E04, O49).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::rules::{Rule, refuse_argument};
@@ -12,7 +12,7 @@ use crate::policy::{ToolAnnotations, ToolPolicies, ToolPolicy};
 const ARGUMENT_BYTES_MAX: usize = 128 * 1024 - 1;
 
 /// The tools whose rules the options must not touch.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct AgentTools<'a> {
     /// The name of the custom tool server.
     pub(crate) server_name: &'a str,
@@ -20,12 +20,15 @@ pub(crate) struct AgentTools<'a> {
     pub(crate) custom: &'a BTreeMap<String, ToolPolicy>,
     /// The policies of all other tools.
     pub(crate) policies: &'a ToolPolicies,
+    /// The tools with an approval rule, by their policy names: some of their calls may wait.
+    pub(crate) ruled: BTreeSet<&'a str>,
 }
 
 impl AgentTools<'_> {
     /// True when calls of a tool outside of our server wait for a record.
     fn is_gated(&self, tool: &str) -> bool {
-        is_gated(self.policies.policy_for(tool, ToolAnnotations::default()))
+        let policy = self.policies.policy_for(tool, ToolAnnotations::default());
+        is_gated(policy) || self.ruled.contains(tool)
     }
 
     /// True when some call that a rule means would wait for a record.
@@ -34,19 +37,24 @@ impl AgentTools<'_> {
             Rule::Everything => true,
             Rule::Tool(tool) => self.is_gated(tool),
             Rule::Server(server) if self.is_ours(server) => {
-                self.custom.values().any(|it| is_gated(*it))
+                (self.custom.iter()).any(|(tool, it)| self.is_gated_custom(tool, *it))
             }
             // Nobody knows all tools of a server, so those without a policy count.
             Rule::Server(server) => {
                 let prefix = format!("mcp__{server}__");
-                let mut named = self.policies.names().filter(|it| it.starts_with(&prefix));
+                let named = self.policies.names().chain(self.ruled.iter().copied());
+                let mut named = named.filter(|it| it.starts_with(&prefix));
                 self.is_gated(&prefix) || named.any(|it| self.is_gated(it))
             }
             Rule::ServerTool { server, tool } if self.is_ours(server) => {
-                self.custom.get(tool).is_none_or(|it| is_gated(*it))
+                (self.custom.get(tool)).is_none_or(|it| self.is_gated_custom(tool, *it))
             }
             Rule::ServerTool { server, tool } => self.is_gated(&format!("mcp__{server}__{tool}")),
         }
+    }
+
+    fn is_gated_custom(&self, tool: &str, policy: ToolPolicy) -> bool {
+        is_gated(policy) || self.ruled.contains(tool)
     }
 
     fn is_ours(&self, server: &str) -> bool {
@@ -62,7 +70,7 @@ const fn is_gated(policy: ToolPolicy) -> bool {
 
 impl ClaudeAgentOptions {
     /// Says what is wrong with the options.
-    pub(crate) fn check(&self, agent: AgentTools<'_>) -> Result<(), OptionError> {
+    pub(crate) fn check(&self, agent: &AgentTools<'_>) -> Result<(), OptionError> {
         self.check_limits()?;
         self.check_texts()?;
         self.check_places()?;
@@ -130,7 +138,7 @@ impl ClaudeAgentOptions {
         Ok(())
     }
 
-    fn check_tools(&self, agent: AgentTools<'_>) -> Result<(), OptionError> {
+    fn check_tools(&self, agent: &AgentTools<'_>) -> Result<(), OptionError> {
         for name in &self.tools {
             let is_name = |it: char| it.is_ascii_alphanumeric() || it == '_';
             if name.is_empty() || !name.chars().all(is_name) {
@@ -164,7 +172,7 @@ impl ClaudeAgentOptions {
         check_length("tools", joined_length(&self.tools))
     }
 
-    fn check_servers(&self, agent: AgentTools<'_>) -> Result<(), OptionError> {
+    fn check_servers(&self, agent: &AgentTools<'_>) -> Result<(), OptionError> {
         for (name, server) in &self.mcp_servers {
             let named = || name.clone();
             // The CLI and file systems may not tell such names apart.
@@ -239,7 +247,7 @@ impl ClaudeAgentOptions {
         Ok(())
     }
 
-    fn check_settings_files(&self, agent: AgentTools<'_>) -> Result<(), OptionError> {
+    fn check_settings_files(&self, agent: &AgentTools<'_>) -> Result<(), OptionError> {
         if self.setting_sources.is_empty() || self.trust_settings_files {
             return Ok(());
         }

@@ -1,5 +1,7 @@
 //! Every refusal, one by one, and what is let through.
 
+use std::collections::BTreeSet;
+
 use super::*;
 use crate::policy::{Approval, ToolEffect, ToolPolicies, ToolPolicy};
 
@@ -8,10 +10,11 @@ fn options() -> ClaudeAgentOptions {
 }
 
 /// Of the tools in the policies, `Read` and `mcp__docs__search` may run at once, and of the custom
-/// tools `look_up`.
+/// tools `look_up`; `Glob` and `find` have rules that may ask.
 fn check(options: &ClaudeAgentOptions) -> Result<(), OptionError> {
     let policies = ToolPolicies::new()
         .with("Read", ToolPolicy::new(ToolEffect::Read))
+        .with("Glob", ToolPolicy::new(ToolEffect::Read))
         .with(
             "Grep",
             ToolPolicy::new(ToolEffect::Read).with_approval(Approval::Required),
@@ -19,12 +22,14 @@ fn check(options: &ClaudeAgentOptions) -> Result<(), OptionError> {
         .with("mcp__docs__search", ToolPolicy::new(ToolEffect::Read));
     let custom = BTreeMap::from([
         ("look_up".to_owned(), ToolPolicy::new(ToolEffect::Read)),
+        ("find".to_owned(), ToolPolicy::new(ToolEffect::Read)),
         ("refund".to_owned(), ToolPolicy::default()),
     ]);
-    options.check(AgentTools {
+    options.check(&AgentTools {
         server_name: "tools",
         custom: &custom,
         policies: &policies,
+        ruled: BTreeSet::from(["Glob", "find"]),
     })
 }
 
@@ -190,19 +195,21 @@ fn servers_that_cannot_be_told_apart_or_reached_are_refused() {
     }
 }
 
-/// D17, O49: no rule lets a call run that needs a record or an approval first, however it is written.
+/// D17, F08, O49: no rule lets a call run that needs a record or an approval first, however it is written.
 #[test]
 fn rules_that_would_let_a_gated_call_run_are_refused() {
     for rule in [
         "Bash",
         "Bash(git *)",
         "Grep",
+        "Glob",
         "*",
         "mcp__*",
         "mcp__tools",
         "mcp__tools__*",
         "mcp__tools__refund",
         "mcp__TOOLS__refund",
+        "mcp__tools__find",
         "mcp__tools__absent",
         "mcp__docs",
         "mcp__docs__*",
