@@ -1,7 +1,7 @@
 //! What waits for people, over all sessions.
 
 use super::{AgentSessionClient, ClientError};
-use crate::store::{InterruptFilter, InterruptPage};
+use crate::store::{InterruptFilter, InterruptPage, StoreError};
 
 impl AgentSessionClient {
     /// Lists the open interrupts of all sessions, those that wait longest first, at most `limit`: an
@@ -20,6 +20,16 @@ impl AgentSessionClient {
         filter: &InterruptFilter,
         limit: usize,
     ) -> Result<InterruptPage, ClientError> {
-        Ok(self.store.list_interrupts(filter, limit).await?)
+        let page = self.store.list_interrupts(filter, limit).await?;
+        match page.rows.iter().find(|it| it.interrupt.encoded.is_some()) {
+            Some(row) => Err(ClientError::Store(StoreError::Corrupt {
+                what: format!(
+                    "an interrupt of the session {}: it was stored through a payload codec, and is \
+                     read without one",
+                    row.session
+                ),
+            })),
+            None => Ok(page),
+        }
     }
 }

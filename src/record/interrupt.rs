@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{ArgumentsDigest, CallRecord};
-use crate::ids::{InterruptId, Timestamp, ToolCallId, TurnId};
+use crate::ids::{InterruptId, SessionId, Timestamp, ToolCallId, TurnId};
 use crate::policy::ToolEffect;
 
 /// A call that waits for a person, as a list over all sessions shows it. Each commit carries those of
@@ -34,6 +34,10 @@ pub struct OpenInterrupt {
     /// When it is decided without a person, if it ever is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
+    /// Behind a payload codec: all of it, encoded; the fields that say what the call is are empty then.
+    /// `None` in what a client sees.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) encoded: Option<String>,
 }
 
 impl OpenInterrupt {
@@ -51,6 +55,25 @@ impl OpenInterrupt {
             effect: record.policy.effect,
             requested_at: record.requested_at,
             expires_at: record.expires_at,
+            encoded: None,
+        }
+    }
+
+    /// Returns what is left of it when all that it says of the call is taken out.
+    pub(crate) fn behind_codec(&self, session: &SessionId, encoded: Option<String>) -> Self {
+        Self {
+            interrupt_id: self.interrupt_id.clone(),
+            turn_id: self.turn_id,
+            tool_call_id: self.tool_call_id.clone(),
+            tool_name: String::new(),
+            arguments_preview: String::new(),
+            arguments_bytes: 0,
+            // The digest of short arguments would tell them to whoever tries some.
+            digest: ArgumentsDigest::of(session, "", ""),
+            effect: self.effect,
+            requested_at: self.requested_at,
+            expires_at: self.expires_at,
+            encoded,
         }
     }
 }

@@ -31,6 +31,9 @@ pub(crate) use tests::golden;
 /// The format that this version writes.
 pub const FORMAT: u32 = 1;
 
+/// What every payload behind a codec begins with: no JSON and no text does.
+pub(crate) const CODED: u8 = 0xc1;
+
 /// A stored record that cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -66,6 +69,10 @@ pub(crate) fn read_record<T: serde::de::DeserializeOwned>(
         format: u32,
     }
     let damaged = |source| RecordError::Damaged { what, source };
+    if bytes.first() == Some(&CODED) {
+        let why = "it was stored through a payload codec, and is read without one";
+        return Err(damaged(serde::de::Error::custom(why)));
+    }
     let head: Head = serde_json::from_slice(bytes).map_err(damaged)?;
     if head.format > FORMAT {
         return Err(RecordError::TooNew {

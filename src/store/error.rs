@@ -66,6 +66,12 @@ pub enum StoreError {
         /// The id that was asked for.
         session: SessionId,
     },
+    /// The payload codec has no key for the session, or none any more. Nothing was changed.
+    #[error("there is no key for the session {session}")]
+    NoKey {
+        /// The session whose key is missing.
+        session: SessionId,
+    },
     /// The store cannot be opened as it is: missing, read-only, a directory, on a network file system.
     #[error("the store at {location} cannot be opened: {reason}")]
     Unusable {
@@ -97,6 +103,7 @@ impl StoreError {
             | Self::Corrupt { .. }
             | Self::TooNew { .. }
             | Self::NoSession { .. }
+            | Self::NoKey { .. }
             | Self::Unusable { .. }
             | Self::Backend { .. } => false,
         }
@@ -114,6 +121,7 @@ impl StoreError {
             | Self::Corrupt { .. }
             | Self::TooNew { .. }
             | Self::NoSession { .. }
+            | Self::NoKey { .. }
             | Self::Unusable { .. }
             | Self::Backend { .. } => false,
         }

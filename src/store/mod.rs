@@ -3,8 +3,11 @@
 //! A store stores, it does not decide. One [`StateStore::commit`] carries everything one reduction
 //! changed, and holds entirely or not at all. Implementations: [`MemoryStateStore`], strict, for
 //! tests and for sessions that need not survive; [`SqliteStateStore`] (feature `sqlite`). A host
-//! may write its own and run `testing::conformance::state_store` on it.
+//! may write its own and run `testing::conformance::state_store` on it. [`CodedStateStore`] encodes what
+//! any of them stores, by a host's [`PayloadCodec`].
 
+mod codec;
+mod coded;
 mod error;
 mod lease;
 mod listing;
@@ -22,6 +25,8 @@ pub use crate::commit::{
     Chunk, ChunkCodec, ChunkHeader, Commit, EventRow, RowChange, RowKey, RowKind, SessionStatus,
     SessionSummary,
 };
+pub use codec::{CodecError, PayloadCodec, PayloadLabel, SessionCodec};
+pub use coded::CodedStateStore;
 pub use error::{BackendSource, StoreError};
 pub use lease::{Fence, Lease, LeaseAnswer, WorkerId, WorkerRecord};
 pub use listing::{

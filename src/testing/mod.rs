@@ -9,9 +9,11 @@
 //! - [`real_cli`]: finds the pinned CLI binaries and builds the environment they run in.
 //! - [`live_self_test`]: proves on a CLI binary what the live path needs (feature `subprocess`).
 //! - [`clock`]: wall time that follows tokio's clock, for tests on virtual time.
+//! - [`codec`]: a payload codec that behaves like an encryption.
 //! - [`conformance`]: the rules of the ports as code, for hosts' own implementations.
 
 pub mod clock;
+pub mod codec;
 pub mod conformance;
 pub mod fake_cli;
 pub mod fake_cli_program;

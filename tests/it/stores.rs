@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use abide::ids::{EventCursor, LeaseEpoch, Revision, SessionId, Timestamp};
 use abide::store::{
-    Change, ChangeStream, Commit, EventRow, Fence, LeaseAnswer, MemoryStateStore, SessionSummary,
-    SqliteStateStore, StateStore, StoreError, WorkerId, WorkerRecord,
+    Change, ChangeStream, CodedStateStore, Commit, EventRow, Fence, LeaseAnswer, MemoryStateStore,
+    SessionSummary, SqliteStateStore, StateStore, StoreError, WorkerId, WorkerRecord,
 };
+use abide::testing::codec::ScrambledCodec;
 use abide::testing::conformance;
 use rusqlite::Connection;
 
@@ -29,6 +30,28 @@ async fn the_sqlite_store_keeps_the_contract() {
         Arc::new(SqliteStateStore::open(path).await.unwrap()) as _
     })
     .await;
+}
+
+/// G8, G13: a codec in front of either store changes nothing of its contract.
+#[tokio::test(flavor = "multi_thread")]
+async fn both_stores_keep_the_contract_behind_a_codec() {
+    let codec = Arc::new(ScrambledCodec::new("of the host"));
+    let coded = |inner| Arc::new(CodedStateStore::new(inner, codec.clone())) as _;
+    conformance::state_store(async || coded(Arc::new(MemoryStateStore::new()))).await;
+    let directory = tempfile::tempdir().unwrap();
+    let number = std::sync::atomic::AtomicU32::new(0);
+    conformance::state_store(async || {
+        let number = number.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let path = directory.path().join(format!("{number}.db"));
+        coded(Arc::new(SqliteStateStore::open(path).await.unwrap()))
+    })
+    .await;
+}
+
+/// The codec for tests is one.
+#[tokio::test]
+async fn the_scrambled_codec_keeps_the_contract() {
+    conformance::payload_codec(&ScrambledCodec::new("of the host")).await;
 }
 
 /// The kit itself: a store that breaks a rule is told which one.

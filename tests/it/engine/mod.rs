@@ -2,6 +2,7 @@
 
 mod broken_store;
 mod clients;
+mod coded;
 mod copies;
 mod events;
 mod inbox;

@@ -207,7 +207,7 @@ async fn the_size_is_told(store: Store) {
     commit(&store, &session, 0, state("s")).await;
     let empty = size().await;
     assert_eq!(empty.raw_bytes, 0);
-    let mut before = empty.stored_bytes;
+    let (mut before, mut growths) = (empty.stored_bytes, Vec::new());
     for number in 1..=3 {
         let added = Chunk {
             raw_bytes: 1_000,
@@ -216,9 +216,12 @@ async fn the_size_is_told(store: Store) {
         commit(&store, &session, number, with(vec![added.clone()], number)).await;
         let now = size().await;
         assert_eq!(now.raw_bytes, 1_000 * number);
-        assert_eq!(now.stored_bytes, before + added.bytes.len() as u64);
+        growths.push(now.stored_bytes - before);
         before = now.stored_bytes;
+        // A codec in front of the store may need some bytes more, for each chunk the same.
+        assert!(growths[0] >= added.bytes.len() as u64);
     }
+    assert_eq!(growths, [growths[0]; 3]);
     // A rolled-back chunk is still stored.
     commit(&store, &session, 4, state("s")).await;
     assert_eq!(size().await.raw_bytes, 3_000);
