@@ -331,7 +331,7 @@ async fn a_moved_payload_is_refused() {
     assert!(is_refused(&store.load(&b).await.unwrap_err()));
     let read = store.read_chunks(&b, ChunkId(head.0), 1).await;
     assert!(is_refused(&read.unwrap_err()));
-    let read = store.read_rows(&b, &[message.clone()]).await;
+    let read = store.read_rows(&b, std::slice::from_ref(&message)).await;
     assert!(is_refused(&read.unwrap_err()));
     let read = store.read_events(&b, EventCursor(0), 2).await;
     assert!(is_refused(&read.unwrap_err()));
