@@ -117,7 +117,7 @@ fn calls_are_judged_ahead_and_begin_when_the_cli_asks() {
         "what was let through does not run yet"
     );
     // The CLI has made the path absolute; what was judged is what runs.
-    it.asked("r2", "c2", "Read", json!({"file_path": "/home/x"}));
+    it.asked("r2", "c2", "Read", json!({"file_path": "/there/x"}));
     assert_eq!(
         it.take(),
         [r#"hook "allow" {"file_path":"x"}"#, "inline c2 Read"]
