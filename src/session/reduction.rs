@@ -272,6 +272,7 @@ impl Reduction {
             parent: base,
             ..own.clone()
         };
+        self.count_written(copy.bytes.len());
         self.chunks.push(copy);
         Ok(Some(id))
     }

@@ -460,7 +460,8 @@ impl Driver {
                 | SegmentEvent::InlineCallFinished { .. },
                 SegmentReply::Accepted,
             ) => {}
-            // Only a turn that is cancelled is not asked for its calls any more.
+            // Only a segment that is to stop, for a cancel or a message that goes in now, is not asked for
+            // its calls any more.
             (
                 SegmentEvent::Checkpoint(_)
                 | SegmentEvent::ParkRequested(_)

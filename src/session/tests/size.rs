@@ -179,3 +179,26 @@ fn a_turn_may_pass_the_limit_by_a_quarter() {
     );
     assert_eq!(world.texts().pop().unwrap().0, MessageRole::Note);
 }
+
+/// A message that goes in now stands in two chunks, and both are counted.
+#[test]
+fn a_message_that_goes_in_now_is_counted_twice() {
+    let mut world = World::with_calls(vec![call(
+        "c1",
+        ToolEffect::NonIdempotentWrite,
+        CallPlace::Step,
+    )]);
+    world.steer_now("never mind").unwrap();
+    let (events, before) = (world.events.len(), world.state.size.unwrap().written);
+    let chunks: BTreeSet<_> = world.chunks.keys().copied().collect();
+    world.take_steered();
+    let new_chunks = world.chunks.iter().filter(|it| !chunks.contains(it.0));
+    let in_chunks: Vec<_> = new_chunks.map(|it| it.1.raw_bytes).collect();
+    assert_eq!(in_chunks.len(), 2);
+    let in_events = world.events[events..].iter();
+    let in_events: u64 = in_events
+        .map(|it| serde_json::to_vec(it).unwrap().len() as u64)
+        .sum();
+    let written = world.state.size.unwrap().written - before;
+    assert_eq!(written, in_chunks.iter().sum::<u64>() + in_events);
+}
