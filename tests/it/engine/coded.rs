@@ -119,16 +119,6 @@ fn found_in_files(directory: &std::path::Path, words: &[&'static str]) -> Vec<&'
     words.iter().copied().filter(stands).collect()
 }
 
-/// Those that stand outside of the transcript, whose chunks are packed with or without a codec.
-const UNPACKED: [&str; 6] = [
-    "canary-queued",
-    "canary-changed",
-    "canary-person",
-    "canary-rejection",
-    "canary-reason",
-    "canary-settings",
-];
-
 /// G10: whatever is said in a session that lives through everything, nothing of it stands in the file or
 /// its log behind a codec, not even while it is written. The same session without one shows that it
 /// would be found.
@@ -148,8 +138,13 @@ async fn behind_a_codec_nothing_that_was_said_is_in_the_file() {
         place.store = open().await;
         live_through_everything(&mut place, open().await).await;
         let found = found_in_files(directory.path(), &SAID);
-        let expected = if is_coded { &[][..] } else { &UNPACKED };
-        assert_eq!(found, expected);
+        if is_coded {
+            assert_eq!(found, [""; 0]);
+        } else {
+            // The others stand in what is packed, where they may or may not be seen.
+            let unpacked = ["canary-person", "canary-reason", "canary-settings"];
+            assert!(unpacked.iter().all(|it| found.contains(it)), "{found:?}");
+        }
         // As the documentation says; a store finds sessions by it.
         let metadata = ["in the clear"];
         assert_eq!(found_in_files(directory.path(), &metadata), metadata);
@@ -354,4 +349,41 @@ async fn a_moved_payload_is_refused() {
     let read = store.read_rows(&a, &[row("m9")]).await;
     assert!(is_refused(&read.unwrap_err()));
     assert_eq!(store.read_chunks(&a, head, 1).await.unwrap().len(), 1);
+}
+
+/// An interrupt is shown as it was stored, or not at all: another age or end that was written beside it is
+/// damage.
+#[tokio::test(start_paused = true)]
+async fn an_interrupt_that_is_listed_as_another_one_is_refused() {
+    let inner: Arc<dyn StateStore> = Arc::new(MemoryStateStore::new());
+    let mut place = Place::new(Scripted::open());
+    place.store = coded(Arc::clone(&inner), &ScrambledCodec::new("ours"));
+    let engine = place.engine().await;
+    let (id, filter) = (session("s"), InterruptFilter::default());
+    let begin = start("s", "call write:c1");
+    engine.client().start_session(begin).await.unwrap();
+    Log::of(&engine.client(), &id).await.suspended().await;
+    engine.shutdown().await;
+
+    let raw = inner.list_interrupts(&filter, 1).await.unwrap().rows;
+    let mut later = raw[0].interrupt.clone();
+    assert_eq!(later.tool_name, "");
+    later.expires_at = Some(START);
+    for (interrupt, is_listed) in [(raw[0].interrupt.clone(), true), (later, false)] {
+        let stored = inner.load(&id).await.unwrap().unwrap();
+        let commit = Commit {
+            state: stored.state,
+            head: stored.head,
+            interrupts: vec![interrupt],
+            ..Commit::default()
+        };
+        let committed = inner.commit(&id, stored.revision, None, commit).await;
+        committed.unwrap();
+        let listed = place.client().list_interrupts(&filter, 10).await;
+        if is_listed {
+            assert_eq!(listed.unwrap().rows[0].interrupt.tool_name, "write");
+        } else {
+            is_corrupt(listed);
+        }
+    }
 }
