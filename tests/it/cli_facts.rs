@@ -425,6 +425,11 @@ async fn a_call_runs_before_its_reply_is_complete(cli: &Cli) {
             .map(str::to_owned)
     };
     let kinds = |host: &Host| host.chain().iter().filter_map(kind).collect::<Vec<_>>();
+    // The mirror lags by some 100 ms.
+    while kinds(&host).is_empty() {
+        let is_mirror = |it: &Value| it["type"] == "transcript_mirror";
+        host.until("the mirrored prompt", is_mirror).await;
+    }
     assert_eq!(kinds(&host), ["text"]);
     cli.open_gate("g");
     let result = host.result("allow").await;
