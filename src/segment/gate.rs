@@ -64,7 +64,7 @@ enum Decision {
 }
 
 /// A call that waits for the hooks of the application.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct HeldCall {
     /// The CLI's question; `None` while it has not asked.
     pub(super) request_id: Option<String>,
@@ -73,7 +73,7 @@ pub(super) struct HeldCall {
 }
 
 /// A call that was judged before the CLI asked, and runs inside the segment.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct PermittedCall {
     pub(super) call: AskedCall,
     pub(super) input: FinalInput,
@@ -175,18 +175,13 @@ impl ToolCallGate {
 
     /// Takes back a held call. Until the caller decides about it, it counts as denied.
     pub(super) fn take_held(&mut self, id: &ToolCallId) -> Option<HeldCall> {
-        match self.decisions.get_mut(id)? {
-            decision @ Decision::Asking(_) => match std::mem::replace(decision, Decision::Denied) {
-                Decision::Asking(held) => Some(held),
-                Decision::Permitted(_)
-                | Decision::InlineCustom { .. }
-                | Decision::InlineCli { .. }
-                | Decision::Structured
-                | Decision::Deferred
-                | Decision::DeniedAhead(_)
-                | Decision::Denied
-                | Decision::Recorded => None,
-            },
+        let decision = self.decisions.get_mut(id)?;
+        match decision {
+            Decision::Asking(held) => {
+                let held = held.clone();
+                *decision = Decision::Denied;
+                Some(held)
+            }
             Decision::Permitted(_)
             | Decision::InlineCustom { .. }
             | Decision::InlineCli { .. }
@@ -278,17 +273,9 @@ impl ToolCallGate {
                 Later::Held
             }
             Decision::Permitted(permitted) if permitted.call.tool_name == asked.tool_name => {
-                match std::mem::replace(decision, Decision::Denied) {
-                    Decision::Permitted(permitted) => Later::Permitted(permitted),
-                    Decision::Asking(_)
-                    | Decision::InlineCustom { .. }
-                    | Decision::InlineCli { .. }
-                    | Decision::Structured
-                    | Decision::Deferred
-                    | Decision::DeniedAhead(_)
-                    | Decision::Denied
-                    | Decision::Recorded => Later::Decided,
-                }
+                let permitted = permitted.clone();
+                *decision = Decision::Denied;
+                Later::Permitted(permitted)
             }
             Decision::DeniedAhead(reason) => {
                 let reason = std::mem::take(reason);

@@ -37,7 +37,7 @@ impl ClaudeAgentRunner {
         };
         let mut segment = self.segment_plan(options, path, &conversation, request);
         let session = conversation.claude_session.clone();
-        let is_steered = request.context.in_mid_turn && !conversation.unread.is_empty();
+        let is_steered = is_steered(&conversation, request);
         let goes_on = conversation.unread.is_empty() || is_steered;
         let entries = match (path, goes_on) {
             (GatedPath::Live, true) => continue_turn(&mut segment, conversation, request)?,
@@ -157,6 +157,11 @@ impl ClaudeAgentRunner {
     }
 }
 
+/// True when texts came into the middle of the turn.
+fn is_steered(conversation: &Conversation, request: &RunModelRequest) -> bool {
+    request.context.in_mid_turn && !conversation.unread.is_empty()
+}
+
 fn last_entry(entries: &[TranscriptEntry]) -> Option<String> {
     entries.iter().rev().find_map(|it| it.head().ok()?.uuid)
 }
@@ -209,8 +214,9 @@ fn start_native(
     conversation: Conversation,
     request: &RunModelRequest,
 ) -> Result<Vec<TranscriptEntry>, AttemptFailure> {
-    let is_steered = request.context.in_mid_turn && !conversation.unread.is_empty();
-    let is_live = request.calls.len() > 1 || !conversation.provisional.is_empty() || is_steered;
+    let is_live = request.calls.len() > 1
+        || !conversation.provisional.is_empty()
+        || is_steered(&conversation, request);
     let is_between = conversation.unread.is_empty() && request.calls.is_empty();
     if is_live || is_between {
         return Err(AttemptFailure::new(
