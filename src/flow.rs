@@ -122,7 +122,8 @@ impl AgentSessionFlow {
         })
     }
 
-    /// Sets what decides whether turns may go on, before each segment and at each checkpoint (N42).
+    /// Sets what decides whether turns may go on, before each segment and at each checkpoint
+    /// of a live one (N42).
     #[must_use]
     pub fn with_spend_limit(mut self, limit: impl SpendLimit + 'static) -> Self {
         self.spend_limit = Some(Arc::new(limit));

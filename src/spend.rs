@@ -64,7 +64,8 @@ pub enum SpendDecision {
 }
 
 /// Decides whether turns may go on. Asked before each segment and at each checkpoint of one, that is
-/// after each reply of the model that calls tools: one model call can overshoot.
+/// after each reply of the model that calls tools: one model call can overshoot. Native segments have
+/// no checkpoints, so that a whole segment can.
 #[async_trait]
 pub trait SpendLimit: Send + Sync + fmt::Debug {
     /// Decides about a turn that wants to go on, within 30 s. A panic, or no answer, fails the attempt.

@@ -130,7 +130,8 @@ impl ClaudeAgentRunnerBuilder {
     ///
     /// The tool goes by its policy name (`create_refund`, `Bash`, `mcp__<server>__<tool>`). The rule
     /// is asked in this process after the hooks, once for each tool use id of a segment, and sees the
-    /// input that they left (G4). What it said is part of the call's record: a recorded call is not
+    /// input that they left (G4); a path in it may be relative, as the model wrote it, or absolute, as
+    /// the CLI made it (measured on CLI 2.1.316 and 2.1.332), so that a rule takes both. What it said is part of the call's record: a recorded call is not
     /// asked about again. It must be quick, because it runs on a thread of the runtime. One that
     /// panics asks a person. A sub-agent cannot wait: what the rule asks about is denied there.
     ///
