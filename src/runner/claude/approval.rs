@@ -84,3 +84,51 @@ pub(super) fn gather(
     }
     Ok(rules)
 }
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::ids::{SessionId, StepId, ToolCallId, TurnId};
+    use crate::tool::ToolOutput;
+    use crate::turn::RunModelContext;
+
+    #[derive(Deserialize)]
+    struct Refund {
+        cents: u64,
+    }
+
+    /// G5: the rule of a tool reads the input as the tool's own type; what it cannot read or decide, a
+    /// person decides.
+    #[test]
+    fn a_typed_rule_asks_where_it_cannot_say() {
+        let tool = CustomTool::new("refund", "Refunds", async |_: Value, _| {
+            Ok(ToolOutput::text("done"))
+        });
+        assert!(ApprovalRule::of_tool(&tool).is_none());
+        let tool = tool.with_approval_if(|refund: &Refund| {
+            assert_ne!(refund.cents, 13, "it panics on purpose");
+            refund.cents > 10_000
+        });
+        let rule = ApprovalRule::of_tool(&tool).unwrap();
+        for (input, expected) in [
+            (json!({"cents": 10_000}), false),
+            (json!({"cents": 10_001}), true),
+            (json!({"cents": 13}), true),
+            (json!({"cents": "many"}), true),
+            (json!({}), true),
+        ] {
+            let ids = (SessionId::new("s").unwrap(), TurnId::new(1), StepId::new(1));
+            let call = PreToolUse {
+                context: RunModelContext::new(ids.0, ids.1, ids.2),
+                tool_call_id: ToolCallId::new("c1").unwrap(),
+                tool_name: "refund".to_owned(),
+                sub_agent: None,
+                input: input.clone(),
+            };
+            assert_eq!(rule.needs_person(&call), expected, "{input}");
+        }
+    }
+}

@@ -151,6 +151,20 @@ async fn behind_a_codec_nothing_that_was_said_is_in_the_file() {
     }
 }
 
+/// The store behind the codec "ours", and in it a session that waits for a person and for no worker.
+async fn suspended_behind_a_codec() -> (Arc<dyn StateStore>, Place, SessionId) {
+    let inner: Arc<dyn StateStore> = Arc::new(MemoryStateStore::new());
+    let mut place = Place::new(Scripted::open());
+    place.store = coded(Arc::clone(&inner), &ScrambledCodec::new("ours"));
+    let engine = place.engine().await;
+    let id = session("s");
+    let begin = start("s", "call write:c1");
+    engine.client().start_session(begin).await.unwrap();
+    Log::of(&engine.client(), &id).await.suspended().await;
+    engine.shutdown().await;
+    (inner, place, id)
+}
+
 fn is_corrupt<T: std::fmt::Debug>(result: Result<T, ClientError>) {
     match result {
         Err(ClientError::Store(StoreError::Corrupt { .. })) => {}
@@ -162,15 +176,8 @@ fn is_corrupt<T: std::fmt::Debug>(result: Result<T, ClientError>) {
 /// it is an error each time.
 #[tokio::test(start_paused = true)]
 async fn a_session_is_read_with_its_own_codec_alone() {
-    let inner: Arc<dyn StateStore> = Arc::new(MemoryStateStore::new());
-    let mut place = Place::new(Scripted::open());
-    place.store = coded(Arc::clone(&inner), &ScrambledCodec::new("ours"));
-    let engine = place.engine().await;
-    let (id, filter) = (session("s"), InterruptFilter::default());
-    let begin = start("s", "call write:c1");
-    engine.client().start_session(begin).await.unwrap();
-    Log::of(&engine.client(), &id).await.suspended().await;
-    engine.shutdown().await;
+    let (inner, mut place, id) = suspended_behind_a_codec().await;
+    let filter = InterruptFilter::default();
 
     let theirs = coded(Arc::clone(&inner), &ScrambledCodec::new("theirs"));
     for store in [Arc::clone(&inner), theirs] {
@@ -355,15 +362,8 @@ async fn a_moved_payload_is_refused() {
 /// damage.
 #[tokio::test(start_paused = true)]
 async fn an_interrupt_that_is_listed_as_another_one_is_refused() {
-    let inner: Arc<dyn StateStore> = Arc::new(MemoryStateStore::new());
-    let mut place = Place::new(Scripted::open());
-    place.store = coded(Arc::clone(&inner), &ScrambledCodec::new("ours"));
-    let engine = place.engine().await;
-    let (id, filter) = (session("s"), InterruptFilter::default());
-    let begin = start("s", "call write:c1");
-    engine.client().start_session(begin).await.unwrap();
-    Log::of(&engine.client(), &id).await.suspended().await;
-    engine.shutdown().await;
+    let (inner, place, id) = suspended_behind_a_codec().await;
+    let filter = InterruptFilter::default();
 
     let raw = inner.list_interrupts(&filter, 1).await.unwrap().rows;
     let mut later = raw[0].interrupt.clone();

@@ -98,3 +98,46 @@ async fn nothing_of_the_conversation_is_in_the_arguments() {
         "sk-secret"
     );
 }
+
+/// A rule that no call would meet, or that something contradicts, is refused when it is defined.
+#[test]
+fn approval_rules_that_would_not_hold_are_refused() {
+    let world = World::fake();
+    let desk = Desk::default();
+    let build = |policies: ToolPolicies, brings_one: bool, names: &[&str]| {
+        let tool = desk.tool("refund", |_, _| Ok(ToolOutput::text("")));
+        let tool = if brings_one {
+            tool.with_approval_if(|_: &serde_json::Value| true)
+        } else {
+            tool
+        };
+        let mut builder = ClaudeAgentRunner::builder(world.options())
+            .custom_tool(tool)
+            .tool_policies(policies)
+            .launcher(Arc::clone(&world.launcher));
+        for name in names {
+            builder = builder.approval_if(*name, |_| true);
+        }
+        match builder.build() {
+            Ok(_) => None,
+            Err(DefinitionError::ApprovalRule { name, .. }) => Some(name),
+            Err(other) => panic!("{other}"),
+        }
+    };
+    let none = ToolPolicies::new;
+    for good in ["refund", "Bash", "Read", "mcp__elsewhere__pay"] {
+        assert_eq!(build(none(), false, &[good]), None);
+    }
+    assert_eq!(build(none(), true, &[]), None);
+    for bad in ["refnud", "mcp__tools__refund", "bash", ""] {
+        assert_eq!(build(none(), false, &[bad]).as_deref(), Some(bad));
+    }
+    let twice = build(none(), false, &["Bash", "Bash"]);
+    assert_eq!(twice.as_deref(), Some("Bash"));
+    assert_eq!(build(none(), true, &["refund"]).as_deref(), Some("refund"));
+    for approval in [Approval::Required, Approval::NotRequired] {
+        let policy = ToolPolicy::new(ToolEffect::Read).with_approval(approval);
+        let beside = build(none().with("Read", policy), false, &["Read"]);
+        assert_eq!(beside.as_deref(), Some("Read"), "{approval:?}");
+    }
+}
