@@ -120,7 +120,8 @@ pub fn resume(
 }
 
 /// What the model reads about a call that an interrupted process left open.
-const INTERRUPTED: &str = "The process that ran this call ended before its result. It changes nothing, so it is safe to call again.";
+const INTERRUPTED: &str =
+    "The process that ran this call ended before its result. It is safe to call again.";
 
 /// What an open call gets.
 enum Answer<'a> {

@@ -145,6 +145,33 @@ fn an_answered_reply_needs_nothing() {
     assert_eq!(shown(&made.entries[2..]), ["c1: fine"]);
 }
 
+/// spec/core.md 7: texts that came in stand behind every result, and then no call is left to the CLI: it
+/// takes a text or a deferral, not both.
+#[test]
+fn texts_that_came_in_stand_behind_all_results() {
+    let calls = [("c1", "Read"), ("c2", "mcp__tools__create_refund")];
+    let unread = ["rather this", "and that"].map(str::to_owned);
+    let steered = |calls: &[(&str, &str)]| Conversation {
+        unread: unread.to_vec(),
+        ..asked(calls, true)
+    };
+    let skipped = record("c2", "create_refund", CallPlace::Step, is_done("refunded"));
+    let made = super::super::resume(&live_plan(), steered(&calls), &[skipped]).unwrap();
+    assert!(made.call.is_none());
+    let (spoken, texts) = made.entries.split_at(made.entries.len() - 2);
+    let results = shown(&spoken[spoken.len() - 2..]);
+    assert!(results[0].starts_with("c1!: "), "{results:?}");
+    assert_eq!(results[1], "c2: refunded");
+    for (text, expected) in texts.iter().zip(&unread) {
+        let text: Value = serde_json::from_str(text.as_str()).unwrap();
+        assert_eq!(text["message"]["content"][0]["text"], expected.as_str());
+    }
+    let permitted = record("c1", "Bash", CallPlace::Segment, ResumedFate::Permitted);
+    let both = steered(&[("c1", "Bash")]);
+    let failure = super::super::resume(&live_plan(), both, &[permitted]).unwrap_err();
+    assert_eq!(failure.class, FailureClass::Runner);
+}
+
 /// design.md 4: what the CLI could not go on from is refused before it starts.
 #[test]
 fn what_cannot_be_resumed_is_refused() {
