@@ -5,6 +5,7 @@
 //! a reduction commits whole or not at all; answers come while a Step runs; each granted attempt
 //! ends in at most one accepted report; a waiting session costs nothing.
 
+mod answers;
 mod claim;
 mod deadlines;
 mod driver;

@@ -10,16 +10,16 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
+use super::answers::{CallChange, answer};
 use super::deadlines::{outcome_with_deadlines, with_deadlines};
 use super::driver::{Applied, StepMessage, stop_requested};
 use super::local::Shared;
 use crate::failure::{AttemptFailure, FailureClass};
 use crate::flow::AgentSessionFlow;
-use crate::ids::{InterruptId, LeaseEpoch, Nonce, Revision, SessionId, StepId, ToolCallId, TurnId};
+use crate::ids::{LeaseEpoch, Nonce, Revision, SessionId, StepId, TurnId};
 use crate::record::{ToolOutcome, read_record};
 use crate::runner::{
-    History, LinkError, ProcessSlot, RunModelRequest, SegmentEvent, SegmentLink, SegmentReply,
-    SegmentUpdate,
+    History, LinkError, ProcessSlot, RunModelRequest, SegmentEvent, SegmentLink, SegmentUpdate,
 };
 use crate::session::{self, AttemptKey, CallState, CallStep, Input, Reply, SessionState};
 use crate::spend::{Spend, SpendDecision};
@@ -134,7 +134,7 @@ impl StepContext {
         })
     }
 
-    async fn outcome(&self, key: &str) -> Result<ToolOutcome, StoreError> {
+    pub(super) async fn outcome(&self, key: &str) -> Result<ToolOutcome, StoreError> {
         let text = self.row(RowKind::Output, key).await?;
         Ok(read_record("a call's output", text.as_bytes())?)
     }
@@ -201,7 +201,10 @@ async fn run_attempt(
 
 /// Asks the session's limit of size, and then the application's, whether the turn may go on. A limit that panics or gives no answer
 /// stops the attempt; a turn that is cancelled meanwhile ends in its own way.
-async fn check_limits(context: &StepContext, state: &SessionState) -> Result<(), AttemptFailure> {
+pub(super) async fn check_limits(
+    context: &StepContext,
+    state: &SessionState,
+) -> Result<(), AttemptFailure> {
     session::check_size(state)?;
     let flow = context.shared.registry.flow(&state.flow_type);
     let (Some(limit), Some(turn)) = (flow.and_then(AgentSessionFlow::spend_limit), &state.turn)
@@ -439,105 +442,5 @@ async fn until(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
-    }
-}
-
-/// What an update did to the gated calls that run inside the segment.
-enum CallChange {
-    Started,
-    Ended,
-    None,
-    /// The attempt is over: the turn waits without a process.
-    Parked,
-    /// The turn may not go on.
-    Stopped(AttemptFailure),
-}
-
-async fn answer(
-    context: &StepContext,
-    attempt: &AttemptKey,
-    turn_id: TurnId,
-    live: &mut super::live::LiveWriter,
-    update: SegmentUpdate,
-) -> CallChange {
-    match update {
-        SegmentUpdate::Live(kind, piece) => {
-            live.write(kind, piece.into_text());
-            CallChange::None
-        }
-        SegmentUpdate::ModelCalls(_) => CallChange::None,
-        SegmentUpdate::Event(event, reply) => {
-            let ends_call = matches!(event, SegmentEvent::CallFinished { .. });
-            let is_checkpoint = matches!(event, SegmentEvent::Checkpoint(_));
-            let input = Input::Segment {
-                attempt: attempt.clone(),
-                event,
-            };
-            let applied = context.deliver(input).await;
-            if is_checkpoint
-                && let Ok(applied) = &applied
-                && let Err(failure) = check_limits(context, &applied.state).await
-            {
-                // Unanswered, the CLI asks the model nothing more.
-                return CallChange::Stopped(failure);
-            }
-            let answer = match applied.map(|it| it.reply) {
-                Ok(Reply::CallGranted) => (context.check_fence().await)
-                    .map(|()| SegmentReply::Granted)
-                    .map_err(|_| LinkError::Superseded),
-                Ok(Reply::CallIsFinal(id)) => final_reply(context, turn_id, &id).await,
-                Ok(Reply::CallNotPermitted) => Ok(SegmentReply::NotPermitted),
-                Ok(Reply::CallIsOpen) => Ok(SegmentReply::Open),
-                Ok(Reply::CallIsPermitted) => Ok(SegmentReply::Permitted),
-                Ok(Reply::Parked) => Ok(SegmentReply::Parked),
-                Ok(Reply::Done) => Ok(SegmentReply::Accepted),
-                Ok(
-                    Reply::Superseded
-                    | Reply::NotYet(_)
-                    | Reply::Granted(_)
-                    | Reply::MessageAccepted { .. }
-                    | Reply::InterruptResolved { .. }
-                    | Reply::TurnCancelled { .. }
-                    | Reply::SessionClosing { .. }
-                    | Reply::SettingsUpdated { .. },
-                ) => Err(LinkError::Superseded),
-                Err(error) => Err(error),
-            };
-            let change = match &answer {
-                Ok(SegmentReply::Granted) => CallChange::Started,
-                Ok(SegmentReply::Accepted) if ends_call => CallChange::Ended,
-                Ok(SegmentReply::Accepted) if is_checkpoint => {
-                    live.committed();
-                    CallChange::None
-                }
-                Ok(
-                    SegmentReply::Accepted
-                    | SegmentReply::Final(_)
-                    | SegmentReply::NotPermitted
-                    | SegmentReply::Open
-                    | SegmentReply::Permitted,
-                )
-                | Err(_) => CallChange::None,
-                Ok(SegmentReply::Parked) => CallChange::Parked,
-            };
-            // The segment may have ended meanwhile.
-            let _ = reply.send(answer);
-            change
-        }
-    }
-}
-
-async fn final_reply(
-    context: &StepContext,
-    turn_id: TurnId,
-    id: &ToolCallId,
-) -> Result<SegmentReply, LinkError> {
-    let key = InterruptId::of_call(turn_id, id);
-    match context.outcome(key.as_str()).await {
-        Ok(outcome) => Ok(SegmentReply::Final(outcome)),
-        Err(error) => {
-            tracing::warn!(session = %context.session, %error, "a call's outcome cannot be read");
-            Err(LinkError::Closed)
-        }
     }
 }
