@@ -183,8 +183,11 @@ pub struct ResumedCall {
     pub tool_call_id: ToolCallId,
     /// The policy name of the tool.
     pub tool_name: String,
-    /// The final input that was recorded, as JSON text.
+    /// The final input that was recorded, as JSON text. For a call that runs in the segment it is what
+    /// runs; for one that ran in its own Step it is what the model was told, whatever a person changed.
     pub arguments: String,
+    /// True when a person put these arguments in the place of the model's: it has to be told.
+    pub are_arguments_changed: bool,
     /// Where it runs.
     pub place: CallPlace,
     /// What its record says.
@@ -205,9 +208,17 @@ impl ResumedCall {
             tool_call_id,
             tool_name: tool_name.into(),
             arguments: arguments.into(),
+            are_arguments_changed: false,
             place,
             fate,
         }
+    }
+
+    /// Says that a person put the arguments in the place of the model's.
+    #[must_use]
+    pub const fn with_arguments_changed(mut self) -> Self {
+        self.are_arguments_changed = true;
+        self
     }
 }
 
@@ -426,7 +437,11 @@ pub enum SegmentReply {
     /// committed ([`SegmentLink::watch`](crate::runner::SegmentLink::watch)).
     Open,
     /// The call may be started inside the segment, by a [`SegmentEvent::CallStarting`].
-    Permitted,
+    Permitted {
+        /// What it has to run with in the place of the input that it was recorded with, as JSON text: a
+        /// person changed it, and the model has to be told.
+        changed_arguments: Option<String>,
+    },
     /// The attempt is over: the turn goes on without a process.
     Parked,
 }

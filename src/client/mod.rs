@@ -160,10 +160,14 @@ impl ResolveInterrupt {
         self
     }
 
-    /// Lets the call run with other arguments: a JSON object as text. The record gets a new digest, and
-    /// the model is told with the result. For custom tools; a tool of the CLI runs as the model wrote
-    /// it, and the answer is refused
-    /// ([`Refusal::ArgumentsAreFixed`]).
+    /// Lets the call run with other arguments: a JSON object as text, not longer than 256 KiB. The record
+    /// gets a new digest, and the model is told with the result. The application's hooks and approval
+    /// rules are not asked about them: the person's word is the last one. A rejection with changed
+    /// arguments is refused ([`Refusal::ArgumentsOfRejected`]).
+    ///
+    /// A tool of the CLI is given them as the hooks' answer, and the note stands beside its result
+    /// (measured on CLI 2.1.316 and 2.1.332). The CLI does not check them against the tool's schema as
+    /// it checks the model's; what the tool cannot run with, it answers with an error.
     #[must_use]
     pub fn with_changed_arguments(mut self, arguments: impl Into<String>) -> Self {
         self.resolution.changed_arguments = Some(arguments.into());

@@ -108,7 +108,7 @@ impl Receipt {
             | Reply::CallIsFinal(_)
             | Reply::CallNotPermitted
             | Reply::CallIsOpen
-            | Reply::CallIsPermitted
+            | Reply::CallIsPermitted { .. }
             | Reply::Parked => {
                 return Err(Bug {
                     invariant: "only client requests have receipts",

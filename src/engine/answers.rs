@@ -5,6 +5,7 @@ use crate::failure::AttemptFailure;
 use crate::ids::{InterruptId, ToolCallId, TurnId};
 use crate::runner::{LinkError, SegmentEvent, SegmentReply, SegmentUpdate};
 use crate::session::{AttemptKey, Input, Reply};
+use crate::store::RowKind;
 
 /// What an update did to the gated calls that run inside the segment.
 pub(super) enum CallChange {
@@ -53,7 +54,9 @@ pub(super) async fn answer(
                 Ok(Reply::CallIsFinal(id)) => final_reply(context, turn_id, &id).await,
                 Ok(Reply::CallNotPermitted) => Ok(SegmentReply::NotPermitted),
                 Ok(Reply::CallIsOpen) => Ok(SegmentReply::Open),
-                Ok(Reply::CallIsPermitted) => Ok(SegmentReply::Permitted),
+                Ok(Reply::CallIsPermitted { changed_in }) => {
+                    permitted_reply(context, changed_in).await
+                }
                 Ok(Reply::Parked) => Ok(SegmentReply::Parked),
                 Ok(Reply::Done) => Ok(SegmentReply::Accepted),
                 Ok(
@@ -80,7 +83,7 @@ pub(super) async fn answer(
                     | SegmentReply::Final(_)
                     | SegmentReply::NotPermitted
                     | SegmentReply::Open
-                    | SegmentReply::Permitted,
+                    | SegmentReply::Permitted { .. },
                 )
                 | Err(_) => CallChange::None,
                 Ok(SegmentReply::Parked) => CallChange::Parked,
@@ -88,6 +91,28 @@ pub(super) async fn answer(
             // The segment may have ended meanwhile.
             let _ = reply.send(answer);
             change
+        }
+    }
+}
+
+/// A person's arguments are read before the call's start mark is asked for: a store that cannot be
+/// read costs no start.
+async fn permitted_reply(
+    context: &StepContext,
+    changed_in: Option<InterruptId>,
+) -> Result<SegmentReply, LinkError> {
+    let Some(key) = changed_in else {
+        return Ok(SegmentReply::Permitted {
+            changed_arguments: None,
+        });
+    };
+    match context.row(RowKind::ChangedArguments, key.as_str()).await {
+        Ok(arguments) => Ok(SegmentReply::Permitted {
+            changed_arguments: Some(arguments),
+        }),
+        Err(error) => {
+            tracing::warn!(session = %context.session, %error, "a call's changed arguments cannot be read");
+            Err(LinkError::Closed)
         }
     }
 }

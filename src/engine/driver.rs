@@ -312,7 +312,7 @@ impl Driver {
                 let Some(call) = state.turn.as_ref().and_then(|it| it.call(tool_call_id)) else {
                     return;
                 };
-                let (id, arguments) = (call.interrupt_id(), call.record.arguments_kind());
+                let (id, arguments) = (call.interrupt_id(), call.record.arguments_row());
                 let run = tool_step::call_tool(context, *step_id, id, arguments);
                 let task = self.tasks.spawn(run);
                 (*step_id, task)

@@ -25,7 +25,7 @@ use crate::session::{self, AttemptKey, CallState, CallStep, Input, Reply, Sessio
 use crate::spend::{Spend, SpendDecision};
 use crate::store::{RowKey, RowKind, StoreError, read_patiently};
 use crate::telemetry::{AttemptNames, ChatSpan};
-use crate::turn::{ResumedCall, ResumedFate, RunModelContext, RunModelOutcome, Usage};
+use crate::turn::{CallPlace, ResumedCall, ResumedFate, RunModelContext, RunModelOutcome, Usage};
 
 /// What a Step's task needs of its driver.
 pub(super) struct StepContext {
@@ -72,7 +72,7 @@ impl StepContext {
             | Reply::CallIsFinal(_)
             | Reply::CallNotPermitted
             | Reply::CallIsOpen
-            | Reply::CallIsPermitted
+            | Reply::CallIsPermitted { .. }
             | Reply::Parked
             | Reply::Done => None,
         }
@@ -279,14 +279,19 @@ async fn resumed_call(context: &StepContext, call: &CallState) -> Result<Resumed
         }
     };
     let record = &call.record;
-    let arguments = context.row(RowKind::Arguments, key.as_str()).await?;
-    Ok(ResumedCall::new(
-        record.tool_call_id.clone(),
-        &record.tool_name,
-        arguments,
-        record.place,
-        fate,
-    ))
+    let id = record.tool_call_id.clone();
+    let resumed =
+        |arguments| ResumedCall::new(id, &record.tool_name, arguments, record.place, fate);
+    Ok(match (record.place, record.changed_arguments_key()) {
+        (CallPlace::Segment, Some(key)) => {
+            let changed = context.row(RowKind::ChangedArguments, key.as_str()).await?;
+            resumed(changed).with_arguments_changed()
+        }
+        // What ran in its own Step ran with a person's arguments there; the CLI hands on its own.
+        (CallPlace::Step, _) | (CallPlace::Segment, None) => {
+            resumed(context.row(RowKind::Arguments, key.as_str()).await?)
+        }
+    })
 }
 
 type SegmentResult = Result<RunModelOutcome, AttemptFailure>;

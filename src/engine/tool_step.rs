@@ -21,9 +21,9 @@ pub(super) async fn call_tool(
     context: StepContext,
     step_id: StepId,
     call: InterruptId,
-    arguments: RowKind,
+    (kind, key): (RowKind, InterruptId),
 ) {
-    let arguments = match context.row(arguments, call.as_str()).await {
+    let arguments = match context.row(kind, key.as_str()).await {
         Ok(arguments) => arguments,
         Err(error) => {
             tracing::warn!(session = %context.session, %call, %error, "a call cannot be started yet");

@@ -96,6 +96,9 @@ pub enum HookAnswer {
     Allow {
         /// The final input, verbatim.
         updated_input: Option<Box<RawValue>>,
+        /// What the model reads beside the result, behind a prefix of the CLI (measured on CLI 2.1.316
+        /// and 2.1.332).
+        additional_context: Option<String>,
     },
     /// It does not run; the model reads the reason behind a prefix of the CLI.
     Deny {
@@ -208,26 +211,27 @@ impl HookAnswer {
         let event = json!("PreToolUse").to_string();
         let (decision, extra) = match self {
             Self::Allow {
-                updated_input: None,
-            } => ("allow", None),
-            Self::Allow {
-                updated_input: Some(input),
-            } => ("allow", Some(("updatedInput", input.get().to_owned()))),
-            Self::Deny { reason } => (
-                "deny",
-                Some(("permissionDecisionReason", json!(reason).to_string())),
-            ),
-            Self::Ask => ("ask", None),
-            Self::Defer => ("defer", None),
+                updated_input,
+                additional_context,
+            } => {
+                let input = updated_input.as_ref().map(|it| it.get().to_owned());
+                let context = additional_context.as_ref().map(|it| json!(it).to_string());
+                let fields = [("updatedInput", input), ("additionalContext", context)];
+                ("allow", fields.to_vec())
+            }
+            Self::Deny { reason } => {
+                let reason = json!(reason).to_string();
+                ("deny", vec![("permissionDecisionReason", Some(reason))])
+            }
+            Self::Ask => ("ask", Vec::new()),
+            Self::Defer => ("defer", Vec::new()),
         };
         let decision = json!(decision).to_string();
         let mut fields = vec![
             ("hookEventName", event.as_str()),
             ("permissionDecision", decision.as_str()),
         ];
-        if let Some((name, value)) = &extra {
-            fields.push((name, value));
-        }
+        fields.extend((extra.iter()).filter_map(|(name, value)| Some((*name, value.as_deref()?))));
         let output = raw_object("hook", fields)?;
         raw_object("hook", [("hookSpecificOutput", output.get())])
     }

@@ -16,12 +16,13 @@ fn answers_carry_inputs_verbatim() {
         request_id: "r\"1".to_owned(),
         answer: HookAnswer::Allow {
             updated_input: Some(raw(input)),
+            additional_context: Some("a \"note\"".to_owned()),
         },
     };
     assert_eq!(
         frame.encode().unwrap(),
         format!(
-            r#"{{"type":"control_response","response":{{"subtype":"success","request_id":"r\"1","response":{{"hookSpecificOutput":{{"hookEventName":"PreToolUse","permissionDecision":"allow","updatedInput":{input}}}}}}}}}"#
+            r#"{{"type":"control_response","response":{{"subtype":"success","request_id":"r\"1","response":{{"hookSpecificOutput":{{"hookEventName":"PreToolUse","permissionDecision":"allow","updatedInput":{input},"additionalContext":"a \"note\""}}}}}}}}"#
         )
     );
     let frame = HostFrame::Permission {
@@ -45,6 +46,7 @@ fn every_decision_names_its_event() {
         (
             HookAnswer::Allow {
                 updated_input: None,
+                additional_context: None,
             },
             r#"{"hookEventName":"PreToolUse","permissionDecision":"allow"}"#,
         ),

@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::FORMAT;
 use crate::commit::RowKind;
-use crate::ids::{IdempotencyKey, SessionId, StepId, Timestamp, ToolCallId, TurnId};
+use crate::ids::{IdempotencyKey, InterruptId, SessionId, StepId, Timestamp, ToolCallId, TurnId};
 use crate::policy::ToolPolicy;
 use crate::turn::CallPlace;
 
@@ -304,6 +304,10 @@ pub struct CallRecord {
     /// The digest of the input that the model asked with, where a person approved another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked_digest: Option<ArgumentsDigest>,
+    /// The call whose row holds the input that a person approved, where it is another one: this call is
+    /// that one, made again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changed_in: Option<InterruptId>,
     /// The length of its arguments, in bytes; they are a row of their own.
     pub arguments_bytes: u64,
     /// The beginning of its arguments, at most [`ARGUMENTS_PREVIEW_CHARS`] characters, for lists and notes.
@@ -352,6 +356,7 @@ impl CallRecord {
             place: call.place,
             digest: ArgumentsDigest::of(session, &call.tool_name, &call.arguments),
             asked_digest: None,
+            changed_in: None,
             arguments_bytes: call.arguments.len() as u64,
             arguments_preview: preview(&call.arguments),
             step_id: None,
@@ -374,12 +379,38 @@ impl CallRecord {
         self.arguments_preview = preview(arguments);
     }
 
+    /// Puts the input in the place of the model's that a person approved for this call when it was made
+    /// before.
+    pub(crate) fn carry_change(&mut self, earlier: &Self) {
+        self.asked_digest = Some(std::mem::replace(&mut self.digest, earlier.digest.clone()));
+        self.changed_in = earlier.changed_arguments_key();
+        self.arguments_bytes = earlier.arguments_bytes;
+        self.arguments_preview
+            .clone_from(&earlier.arguments_preview);
+    }
+
     /// Returns where the input that runs is stored.
-    pub(crate) const fn arguments_kind(&self) -> RowKind {
-        match self.asked_digest {
-            Some(_) => RowKind::ChangedArguments,
-            None => RowKind::Arguments,
+    pub(crate) fn arguments_row(&self) -> (RowKind, InterruptId) {
+        match self.changed_arguments_key() {
+            Some(key) => (RowKind::ChangedArguments, key),
+            None => (RowKind::Arguments, self.interrupt_id()),
         }
+    }
+
+    /// Returns under which key the input is stored that a person put in the place of the model's.
+    pub(crate) fn changed_arguments_key(&self) -> Option<InterruptId> {
+        self.asked_digest.as_ref()?;
+        let changed_in = self.changed_in.clone();
+        Some(changed_in.unwrap_or_else(|| self.interrupt_id()))
+    }
+
+    fn interrupt_id(&self) -> InterruptId {
+        InterruptId::of_call(self.turn_id, &self.tool_call_id)
+    }
+
+    /// What the model is told when the call ran with another input than its own.
+    pub(crate) fn change_note(&self) -> Option<String> {
+        (self.asked_digest.is_some()).then(|| changed_input_note(&self.arguments_preview))
     }
 
     /// True when it was rejected because nobody decided in time.
@@ -401,4 +432,10 @@ impl CallRecord {
 
 fn preview(arguments: &str) -> String {
     arguments.chars().take(ARGUMENTS_PREVIEW_CHARS).collect()
+}
+
+/// What the model is told about a call that ran with other arguments than its own: their beginning.
+pub(crate) fn changed_input_note(arguments: &str) -> String {
+    let input = preview(arguments);
+    format!("[A person changed the input of this call. It ran with: {input}]")
 }

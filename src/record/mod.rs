@@ -17,6 +17,7 @@ mod message;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use call::changed_input_note;
 pub use call::{
     ARGUMENTS_PREVIEW_CHARS, ArgumentsDigest, CallRecord, CallStatus, Decider, Decision,
     EXPIRED_TEXT, NOT_RUN_PREFIX, OUTCOME_UNKNOWN_TEXT, SkipReason, ToolOutcome,

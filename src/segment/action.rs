@@ -157,7 +157,10 @@ pub enum Standing {
     /// It is not decided, waits for an earlier one or runs.
     Open,
     /// It may be started inside the segment.
-    Permitted,
+    Permitted {
+        /// What it has to run with in the place of the input that it was recorded with.
+        changed_arguments: Option<String>,
+    },
     /// It is over.
     Final(ToolOutcome),
 }

@@ -165,11 +165,17 @@ impl Segment {
                     tool_call_id: call.id.clone(),
                     tool_name,
                 });
-                Judged::Answer(HookAnswer::Allow { updated_input })
+                Judged::Answer(HookAnswer::Allow {
+                    updated_input,
+                    additional_context: None,
+                })
             }
             GateAnswer::Structured => {
                 self.audit.allowed(&call.id, &call.tool_name);
-                Judged::Answer(HookAnswer::Allow { updated_input })
+                Judged::Answer(HookAnswer::Allow {
+                    updated_input,
+                    additional_context: None,
+                })
             }
             GateAnswer::Deny(reason) => Judged::Answer(denial(reason)),
             GateAnswer::Gated(gated) => match self.plan.path {

@@ -4,6 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use serde_json::value::RawValue;
+
 use super::asked::{AskedCall, GatedCall};
 use super::classify::needs_record;
 use super::recorded::{Fate, RecordMove};
@@ -157,16 +159,22 @@ impl Segment {
 
     /// Takes the session's word about a call: it is open (`None`), permitted, or over.
     pub fn handle_call_standing(&mut self, id: &ToolCallId, standing: super::Standing) {
-        let fate = match standing {
-            super::Standing::Open => Fate::Open,
-            super::Standing::Permitted => Fate::Permitted,
-            super::Standing::Final(outcome) => Fate::Final(outcome),
+        let (fate, changed) = match standing {
+            super::Standing::Open => (Fate::Open, None),
+            super::Standing::Permitted { changed_arguments } => {
+                (Fate::Permitted, changed_arguments)
+            }
+            super::Standing::Final(outcome) => (Fate::Final(outcome), None),
+        };
+        let Ok(changed) = changed.map(RawValue::from_string).transpose() else {
+            self.end(Err(runner("the changed arguments of a call are no JSON")));
+            return;
         };
         let is_stale = self.live.asked.remove(id) == Some(Asked::Stale);
         if is_stale && matches!(fate, Fate::Open) {
             self.ask_standing(id);
         }
-        let next = self.recorded.standing(id, fate);
+        let next = self.recorded.standing(id, fate, changed);
         self.follow(id, next);
     }
 

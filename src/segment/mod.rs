@@ -20,6 +20,7 @@ mod model_calls;
 mod native;
 mod plan;
 mod prompt;
+mod question;
 mod recorded;
 mod resumable;
 mod resume;

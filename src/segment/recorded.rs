@@ -8,12 +8,13 @@ use serde_json::value::RawValue;
 use super::asked::{AskedCall, GatedCall};
 use super::audit::{ToolResult, is_refusal};
 use super::json::same_json;
+use super::question::Question;
 use super::served::ServedCall;
 use super::{McpPermit, contract, runner};
 use crate::failure::AttemptFailure;
 use crate::ids::ToolCallId;
-use crate::protocol::{HookAnswer, HostFrame, PermissionAnswer};
-use crate::record::{NOT_RUN_PREFIX, ToolOutcome};
+use crate::protocol::{HookAnswer, HostFrame};
+use crate::record::{NOT_RUN_PREFIX, ToolOutcome, changed_input_note};
 use crate::turn::{CallPlace, ResumedCall, ResumedFate};
 
 /// The most of a CLI tool's result that becomes part of its record, in bytes. The model reads the
@@ -44,6 +45,8 @@ pub(super) struct RecordedCall {
     place: CallPlace,
     /// The recorded input, which the CLI is told (L24).
     arguments: Box<RawValue>,
+    /// True when a person put it in the place of the model's: the model is told.
+    is_changed: bool,
     fate: Fate,
     state: State,
 }
@@ -72,21 +75,6 @@ enum State {
     Refused,
     /// The result is in the transcript.
     Told,
-}
-
-/// What waits for an answer.
-#[derive(Debug)]
-enum Question {
-    Hook { request_id: String },
-    Permission { request_id: String },
-}
-
-impl Question {
-    fn request_id(&self) -> &str {
-        match self {
-            Self::Hook { request_id } | Self::Permission { request_id } => request_id,
-        }
-    }
 }
 
 /// What follows from a question of the CLI, or from news about the record.
@@ -148,6 +136,7 @@ impl RecordedCalls {
             tool_name: call.tool_name.clone(),
             place: call.place,
             arguments,
+            is_changed: call.are_arguments_changed && matches!(fate, Fate::Permitted),
             fate,
             state: State::Waiting,
         });
@@ -162,6 +151,7 @@ impl RecordedCalls {
             tool_name: call.tool_name.clone(),
             place: call.place,
             arguments: call.input.json().to_owned(),
+            is_changed: false,
             fate: Fate::Open,
             state: State::Waiting,
         });
@@ -175,7 +165,7 @@ impl RecordedCalls {
     /// a question that was held.
     pub(super) fn forget(&mut self, id: &ToolCallId, reason: &str) -> Option<HostFrame> {
         let call = self.calls.remove(id)?;
-        call.into_question().map(|it| denied(it, reason))
+        call.into_question().map(|it| it.deny(reason))
     }
 
     pub(super) fn contains(&self, id: &ToolCallId) -> bool {
@@ -256,8 +246,14 @@ impl RecordedCalls {
         }
     }
 
-    /// Takes the session's word about an open call.
-    pub(super) fn standing(&mut self, id: &ToolCallId, fate: Fate) -> RecordMove {
+    /// Takes the session's word about an open call, with the arguments that a person put in the place of
+    /// its own.
+    pub(super) fn standing(
+        &mut self,
+        id: &ToolCallId,
+        fate: Fate,
+        changed: Option<Box<RawValue>>,
+    ) -> RecordMove {
         let rules = self.has_refusing_rules;
         let Some(call) = self.calls.get_mut(id) else {
             return RecordMove::Nothing;
@@ -267,6 +263,10 @@ impl RecordedCalls {
             (Fate::Open, Fate::Open) | (Fate::Permitted | Fate::Final(_), _) => {
                 return RecordMove::Nothing;
             }
+        }
+        if let Some(changed) = changed {
+            call.arguments = changed;
+            call.is_changed = true;
         }
         match std::mem::replace(&mut call.state, State::Waiting) {
             State::Held(question) => call.answer(question, rules),
@@ -430,7 +430,7 @@ impl RecordedCalls {
         let mut denials = Vec::new();
         for call in self.calls.values_mut() {
             match std::mem::replace(&mut call.state, State::Dropped) {
-                State::Held(question) => denials.push(denied(question, reason)),
+                State::Held(question) => denials.push(question.deny(reason)),
                 other => call.state = other,
             }
         }
@@ -471,13 +471,13 @@ impl RecordedCall {
                 RecordMove::Answer(match question {
                     Question::Permission { .. } => {
                         self.state = State::Refused;
-                        denied(question, &text)
+                        question.deny(&text)
                     }
                     // A rule that refuses the call wins over `ask`, and the model would read of the
                     // rule (measured on CLI 2.1.316 and 2.1.332).
                     Question::Hook { .. } if has_refusing_rules => {
                         self.state = State::Refused;
-                        denied(question, &text)
+                        question.deny(&text)
                     }
                     // The answer to a permission question reaches the model word for word, a hook's
                     // reason behind a prefix.
@@ -494,19 +494,8 @@ impl RecordedCall {
     }
 
     fn allow(&self, question: Question) -> HostFrame {
-        let updated_input = self.arguments.clone();
-        match question {
-            Question::Hook { request_id } => HostFrame::Hook {
-                request_id,
-                answer: HookAnswer::Allow {
-                    updated_input: Some(updated_input),
-                },
-            },
-            Question::Permission { request_id } => HostFrame::Permission {
-                request_id,
-                answer: PermissionAnswer::Allow { updated_input },
-            },
-        }
+        let note = (self.is_changed).then(|| changed_input_note(self.arguments.get()));
+        question.allow(self.arguments.clone(), note)
     }
 
     fn into_question(self) -> Option<Question> {
@@ -534,23 +523,6 @@ impl RecordedCall {
 
     const fn is_told(&self) -> bool {
         matches!(self.state, State::Told)
-    }
-}
-
-fn denied(question: Question, reason: &str) -> HostFrame {
-    match question {
-        Question::Hook { request_id } => HostFrame::Hook {
-            request_id,
-            answer: HookAnswer::Deny {
-                reason: reason.to_owned(),
-            },
-        },
-        Question::Permission { request_id } => HostFrame::Permission {
-            request_id,
-            answer: PermissionAnswer::Deny {
-                message: reason.to_owned(),
-            },
-        },
     }
 }
 

@@ -111,8 +111,11 @@ pub struct Cancellation {
 pub struct CarriedApproval {
     /// The tool.
     pub tool_name: String,
-    /// The digest of the input that was approved (G4).
+    /// The digest of the input that the model asked with, and asks with again (G4).
     pub digest: ArgumentsDigest,
+    /// The call whose record has the input that was approved, where a person changed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changed_in: Option<InterruptId>,
     /// Who approved it.
     pub decider: Decider,
 }

@@ -30,7 +30,7 @@ impl Reduction {
         let step_id = self.next_step_id();
         record.step_id = Some(step_id);
         if call.policy.requires_approval() {
-            record.decider = self.take_carried_approval(&record.tool_name, &record.digest)?;
+            self.take_carried_approval(&mut record)?;
         }
         let waits = call.policy.requires_approval() && record.decider.is_none();
         let step = if waits {
@@ -365,13 +365,10 @@ fn failed_each_time() -> ToolOutcome {
 
 /// The model is told when a call ran with another input than its own.
 fn with_change(record: &CallRecord, outcome: ToolOutcome) -> ToolOutcome {
-    if record.asked_digest.is_none() {
+    let Some(note) = record.change_note() else {
         return outcome;
-    }
-    let input = &record.arguments_preview;
-    let told = |text: String| {
-        format!("[A person changed the input of this call. It ran with: {input}]\n{text}")
     };
+    let told = |text: String| format!("{note}\n{text}");
     match outcome {
         ToolOutcome::Succeeded { output } => ToolOutcome::Succeeded {
             output: told(output),

@@ -6,7 +6,7 @@ use super::step::{AttemptKey, SEGMENTS_MAX};
 use super::{Bug, ReduceError, Reduction, Reply};
 use crate::event::EventKind;
 use crate::ids::ToolCallId;
-use crate::record::{MessageRole, SkipReason, ToolOutcome};
+use crate::record::{CallRecord, MessageRole, SkipReason, ToolOutcome};
 use crate::turn::SegmentProgress;
 
 impl Reduction {
@@ -112,7 +112,10 @@ impl Reduction {
         };
         match turn.calls[index].step {
             CallStep::Final => Reply::CallIsFinal(id.clone()),
-            CallStep::PermittedInSegment if turn.is_next_in_order(index) => Reply::CallIsPermitted,
+            CallStep::PermittedInSegment if turn.is_next_in_order(index) => {
+                let changed_in = turn.calls[index].record.changed_arguments_key();
+                Reply::CallIsPermitted { changed_in }
+            }
             CallStep::PermittedInSegment
             | CallStep::AwaitToolApproval(_)
             | CallStep::Execute(_)
@@ -153,9 +156,12 @@ impl Reduction {
                 kept = true;
                 continue;
             }
-            let carried = call.record.decider.clone().map(|decider| CarriedApproval {
-                tool_name: call.record.tool_name.clone(),
-                digest: call.record.digest.clone(),
+            let record = &call.record;
+            let asked = record.asked_digest.as_ref().unwrap_or(&record.digest);
+            let carried = record.decider.clone().map(|decider| CarriedApproval {
+                tool_name: record.tool_name.clone(),
+                digest: asked.clone(),
+                changed_in: record.asked_digest.is_some().then(|| call.interrupt_id()),
                 decider,
             });
             self.turn_mut()?.carried.extend(carried);
@@ -165,16 +171,24 @@ impl Reduction {
         Ok(())
     }
 
-    /// Takes the approval that a call like this one was given under an id that could not run.
-    pub(super) fn take_carried_approval(
-        &mut self,
-        tool_name: &str,
-        digest: &crate::record::ArgumentsDigest,
-    ) -> Result<Option<crate::record::Decider>, Bug> {
-        let carried = &mut self.turn_mut()?.carried;
-        let place = carried
-            .iter()
-            .position(|it| it.tool_name == tool_name && it.digest == *digest);
-        Ok(place.map(|it| carried.remove(it).decider))
+    /// Takes the approval that a call like this one was given under an id that could not run, with
+    /// the input that the person wanted.
+    pub(super) fn take_carried_approval(&mut self, record: &mut CallRecord) -> Result<(), Bug> {
+        let turn = self.turn_mut()?;
+        let place = (turn.carried.iter())
+            .position(|it| it.tool_name == record.tool_name && it.digest == record.digest);
+        let Some(carried) = place.map(|it| turn.carried.remove(it)) else {
+            return Ok(());
+        };
+        if let Some(earlier) = carried.changed_in {
+            let earlier = (turn.calls.iter())
+                .find(|it| it.interrupt_id() == earlier)
+                .ok_or(Bug {
+                    invariant: "a carried approval is of a call of the turn",
+                })?;
+            record.carry_change(&earlier.record);
+        }
+        record.decider = Some(carried.decider);
+        Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::active_turn::{CallState, CallStep};
+use super::active_turn::CallStep;
 use super::segment_report::ARGUMENTS_BYTES_MAX;
 use super::state::STATE_BYTES_WITH_WORDS_MAX;
 use super::{ReduceError, Reduction, Refusal, Reply};
@@ -10,7 +10,6 @@ use crate::commit::RowKind;
 use crate::event::EventKind;
 use crate::ids::{InterruptId, SessionId};
 use crate::record::{ArgumentsDigest, CallRecord, Decider, Decision, ToolOutcome};
-use crate::turn::CallPlace;
 
 /// The longest name of a person and the longest rejection message, in bytes.
 pub const RESOLVER_BYTES_MAX: usize = 16 * 1024;
@@ -31,7 +30,7 @@ pub struct Resolution {
     /// The digest of the input that the person saw; when given, another one is refused (G4).
     pub digest: Option<ArgumentsDigest>,
     /// What is to run in the place of the input that the person saw: a JSON object. With an approval
-    /// of a call that runs in its own Step only.
+    /// only.
     pub changed_arguments: Option<String>,
 }
 
@@ -65,7 +64,7 @@ impl Reduction {
             return Err(Refusal::DigestMismatch { interrupt_id }.into());
         }
         if let Some(changed) = &changed_arguments {
-            check_change(call, &decision, &interrupt_id, changed)?;
+            check_change(&decision, &interrupt_id, changed)?;
         }
         if call.expires_at().is_some_and(|at| at <= self.now) {
             return Err(Refusal::Expired { interrupt_id }.into());
@@ -97,19 +96,20 @@ impl Reduction {
                 approved,
             },
         );
-        let has_words =
-            decided_by.is_some() || matches!(&decision, Decision::Reject { message: Some(_) });
+        let has_words = decided_by.is_some()
+            || changed_arguments.is_some()
+            || matches!(&decision, Decision::Reject { message: Some(_) });
         let decider = Decider::new(decision.clone(), decided_by, self.now);
         self.call_mut(index)?.record.decider = Some(decider);
-        if has_words && self.state_bytes()? > STATE_BYTES_WITH_WORDS_MAX {
-            return Err(Refusal::SessionFull.into());
-        }
         if let Some(changed) = changed_arguments {
             let session = self.state.session_id.clone();
             let record = &mut self.call_mut(index)?.record;
             record.change_arguments(&session, &changed);
             let key = self.call_mut(index)?.interrupt_id().as_str().to_owned();
             self.put_row(RowKind::ChangedArguments, key, changed.into_bytes());
+        }
+        if has_words && self.state_bytes()? > STATE_BYTES_WITH_WORDS_MAX {
+            return Err(Refusal::SessionFull.into());
         }
         match decision {
             Decision::Approve => self.permit_call(index)?,
@@ -172,11 +172,8 @@ pub(crate) fn normalized(decision: Decision) -> Decision {
     }
 }
 
-/// A changed input is an object, and only a call in its own Step can be given one: a tool of the CLI
-/// runs with what the model wrote (a deferral passes over another input, measured on CLI 2.1.316 and
-/// 2.1.332).
+/// A changed input is an object, and comes with an approval.
 fn check_change(
-    call: &CallState,
     decision: &Decision,
     interrupt_id: &InterruptId,
     changed: &str,
@@ -190,9 +187,9 @@ fn check_change(
     if serde_json::from_str::<Map<String, Value>>(changed).is_err() {
         return Err(Refusal::ArgumentsNotAnObject);
     }
-    match (decision, call.record.place) {
-        (Decision::Approve, CallPlace::Step) => Ok(()),
-        (Decision::Reject { .. }, _) | (_, CallPlace::Segment) => Err(Refusal::ArgumentsAreFixed {
+    match decision {
+        Decision::Approve => Ok(()),
+        Decision::Reject { .. } => Err(Refusal::ArgumentsOfRejected {
             interrupt_id: interrupt_id.clone(),
         }),
     }

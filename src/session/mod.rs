@@ -220,7 +220,10 @@ pub enum Reply {
     /// The call is not decided, waits for an earlier one or runs.
     CallIsOpen,
     /// The call may be started inside the segment.
-    CallIsPermitted,
+    CallIsPermitted {
+        /// The key of the arguments that a person put in the place of the model's.
+        changed_in: Option<InterruptId>,
+    },
     /// The turn goes on without a process; the attempt is over.
     Parked,
     /// It is reduced.
@@ -323,10 +326,10 @@ pub enum Refusal {
     /// The arguments that were to run in the place of the model's are no JSON object.
     #[error("the changed arguments are no JSON object")]
     ArgumentsNotAnObject,
-    /// This call's arguments cannot be changed: it is rejected, or a tool of the CLI that runs with what
-    /// the model wrote. Reject it and say what is wanted.
-    #[error("the arguments of interrupt {interrupt_id} cannot be changed")]
-    ArgumentsAreFixed {
+    /// The answer rejects the call and gives it other arguments: nothing would run with them. Tell the
+    /// model by the message of the rejection what is wanted.
+    #[error("interrupt {interrupt_id} cannot be rejected and be given other arguments")]
+    ArgumentsOfRejected {
         /// The id that was given.
         interrupt_id: InterruptId,
     },

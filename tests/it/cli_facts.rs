@@ -31,15 +31,19 @@ macro_rules! on_each_cli {
     };
 }
 
+mod broken;
 mod host;
 
 use std::time::Duration;
 
-use abide::testing::fake_cli::Fault;
-use abide::testing::messages_api::{Block, HoldPoint, ModelScript, Reply, Rule, StreamFault};
+use abide::testing::messages_api::ModelScript;
 use abide::transport::CliExit;
 use serde_json::{Value, json};
 
+use broken::{
+    a_broken_stream_without_a_call_is_asked_again, a_complete_call_of_a_broken_stream_stays,
+    broken_after_a_call, broken_before_a_call,
+};
 use host::{Cli, Host, INTERRUPTED_TURN};
 
 on_each_cli! {
@@ -50,6 +54,9 @@ on_each_cli! {
     post_tool_batch_names_the_sub_agent with ModelScript::commands();
     /// 17d, 17e, 17f: what a process does by itself about a turn that another one left.
     a_turn_goes_on_in_another_process with ModelScript::commands();
+    /// G4: an allow changes what a tool of the CLI runs with and tells the model of it, also for a call
+    /// that another process left.
+    an_allow_carries_an_input_and_a_note with ModelScript::commands();
     /// 17i: SIGTERM while a hook is open.
     sigterm_ends_a_process_that_waits with ModelScript::commands();
     /// Section 4: a message whose id is in the transcript is over already, and nobody is asked.
@@ -287,6 +294,42 @@ async fn a_turn_goes_on_in_another_process(cli: &Cli) {
     assert!(host.names().contains(&"PostToolBatch".to_owned()));
 }
 
+async fn an_allow_carries_an_input_and_a_note(cli: &Cli) {
+    const NOTE: &str = "a person changed it";
+    const ONE: &str = r#"script: call Bash {"command":"echo one"}"#;
+    let changed = || json!({"updatedInput": {"command": "echo two"}, "additionalContext": NOTE});
+    let check_told = || assert!(cli.told_last(NOTE).is_none_or(|it| it == 1));
+    let mut host = cli.start().await;
+    host.prompt(ONE);
+    host.hook("PreToolUse").await;
+    host.answer_with("allow", changed());
+    assert_eq!(host.result("allow").await["result"], "Bash: two");
+    check_told();
+    let chain = host.chain();
+    let is_note = |it: &&Value| it["attachment"]["type"] == "hook_additional_context";
+    let note = chain.iter().find(is_note).expect("the note is mirrored");
+    assert_eq!(note["attachment"]["content"], json!([NOTE]));
+
+    // A later process tells it again, although the result does not stand behind it.
+    let mut host = cli.resume(&chain, &[]).await;
+    host.prompt("script: say next");
+    assert_eq!(host.result("deny").await["result"], "said: next");
+    check_told();
+    let is_result = |it: &Value| it["message"]["content"][0]["type"] == "tool_result";
+    let at = chain.iter().position(is_result).expect("the result");
+    let mut host = cli.resume(&chain[..=at], &[INTERRUPTED_TURN]).await;
+    assert_eq!(host.result("deny").await["result"], "Bash: two");
+    check_told();
+
+    let mut entries = left_at_the_first_call(cli, ONE).await;
+    append_deferral(&mut entries, "Bash", "bbbbbbbb-0000-4000-8000-000000000001");
+    let mut host = cli.resume(&entries, &[]).await;
+    host.hook("PreToolUse").await;
+    host.answer_with("allow", changed());
+    assert_eq!(host.result("allow").await["result"], "Bash: two");
+    check_told();
+}
+
 async fn sigterm_ends_a_process_that_waits(cli: &Cli) {
     let mut host = cli.start().await;
     host.prompt(REFUND);
@@ -457,114 +500,4 @@ async fn a_call_runs_before_its_reply_is_complete(cli: &Cli) {
         of("tool_use", 1)["parentUuid"],
         of("tool_result", 0)["uuid"]
     );
-}
-
-const TWO_REFUNDS: &str = r#"script: call refund {"n":1} && call refund {"n":2}"#;
-
-/// The first reply breaks behind its first call.
-fn broken_after_a_call() -> ModelScript {
-    let refund = |n: u64| Block::tool_use("mcp__tools__refund", json!({"n": n}));
-    let reply = Reply::blocks([refund(1), refund(2)])
-        .hold(HoldPoint::AfterBlock(0), "cut")
-        .fault(StreamFault::CutAfterBlock(0));
-    ModelScript::commands().rule(Rule::prompt(TWO_REFUNDS, reply).times(1))
-}
-
-async fn a_complete_call_of_a_broken_stream_stays(cli: &Cli) {
-    cli.fault_next_launch(Fault::BreakStream {
-        at_model_call: 1,
-        after_blocks: 1,
-    });
-    let mut host = cli.start().await;
-    host.prompt(TWO_REFUNDS);
-    host.hook("PreToolUse").await;
-    cli.open_gate("cut");
-    host.until("what the CLI says about it", |it| {
-        it["is_api_error_message"] == true
-    })
-    .await;
-    let broken = [
-        "init",
-        "message_start",
-        "tool_use",
-        "PreToolUse",
-        "message_stop from 1",
-        "text",
-    ];
-    assert_eq!(host.names(), broken);
-    host.answer("allow");
-    let batch = host.hook("PostToolBatch").await;
-    assert_eq!(batch["tool_calls"].as_array().expect("calls").len(), 1);
-    assert_eq!((cli.model_requests(), host.tool_calls()), (1, 1));
-    // The scripted model misses the other call, and makes it.
-    let result = host.result("allow").await;
-    assert_eq!(result["result"], "refund: refund ran\nrefund: refund ran");
-    assert_eq!((cli.model_requests(), host.tool_calls()), (3, 2));
-    // What the CLI says about the failure is a branch of the chain that ends there.
-    let chain = host.chain();
-    let error = chain
-        .iter()
-        .find(|it| it["isApiErrorMessage"] == true)
-        .expect("the error");
-    let call = chain
-        .iter()
-        .find(|it| it["message"]["content"][0]["type"] == "tool_use");
-    let call = call.expect("the call");
-    let told = chain
-        .iter()
-        .find(|it| it["message"]["content"][0]["type"] == "tool_result");
-    assert_eq!(error["parentUuid"], call["uuid"]);
-    assert_eq!(told.expect("its result")["parentUuid"], call["uuid"]);
-    assert!(chain.iter().all(|it| it["parentUuid"] != error["uuid"]));
-}
-
-/// The first reply to each of two prompts breaks: behind a text, and before anything.
-fn broken_before_a_call() -> ModelScript {
-    let text = Reply::text("said: one")
-        .hold(HoldPoint::AfterBlock(0), "cut 1")
-        .fault(StreamFault::CutAfterBlock(0));
-    let refund = Block::tool_use("mcp__tools__refund", json!({"n": 1}));
-    let nothing = Reply::blocks([refund])
-        .hold(HoldPoint::InBlock(0), "cut 0")
-        .fault(StreamFault::CutInBlock(0));
-    ModelScript::commands()
-        .rule(Rule::prompt("script: say one", text).times(1))
-        .rule(Rule::prompt(REFUND, nothing).times(1))
-}
-
-async fn a_broken_stream_without_a_call_is_asked_again(cli: &Cli) {
-    let cut_off = [
-        "init",
-        "message_start",
-        "text",
-        "message_stop from 1",
-        "text",
-    ];
-    let retried = ["init", "message_start", "message_stop from 0", "api_retry"];
-    for (prompt, after_blocks, begun) in
-        [("script: say one", 1, &cut_off[..]), (REFUND, 0, &retried)]
-    {
-        let before = cli.model_requests();
-        cli.fault_next_launch(Fault::BreakStream {
-            at_model_call: 1,
-            after_blocks,
-        });
-        let mut host = cli.start().await;
-        host.prompt(prompt);
-        // What was not read before the cut is lost with it.
-        let event = ["content_block_delta", "content_block_stop"][after_blocks];
-        host.until(event, |it| it["event"]["type"] == event).await;
-        cli.open_gate(&format!("cut {after_blocks}"));
-        let result = host.result("allow").await;
-        assert_eq!(result["terminal_reason"], "completed", "{prompt}");
-        assert_eq!(host.names()[..begun.len()], *begun, "{prompt}");
-        assert_eq!(host.tool_calls(), usize::from(prompt == REFUND));
-        let calls = 1 + u64::from(prompt == REFUND);
-        assert_eq!(cli.model_requests() - before, 1 + calls, "{prompt}");
-        let synthetic = host
-            .of_type("user")
-            .iter()
-            .any(|it| it["isSynthetic"] == true);
-        assert_eq!(synthetic, after_blocks == 1);
-    }
 }

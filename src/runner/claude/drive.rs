@@ -436,9 +436,12 @@ impl Driver {
                 self.segment
                     .handle_call_standing(&tool_call_id, Standing::Open);
             }
-            (SegmentEvent::CallStanding { tool_call_id }, SegmentReply::Permitted) => {
-                self.segment
-                    .handle_call_standing(&tool_call_id, Standing::Permitted);
+            (
+                SegmentEvent::CallStanding { tool_call_id },
+                SegmentReply::Permitted { changed_arguments },
+            ) => {
+                let standing = Standing::Permitted { changed_arguments };
+                self.segment.handle_call_standing(&tool_call_id, standing);
             }
             (SegmentEvent::CallStanding { tool_call_id }, SegmentReply::Final(outcome)) => {
                 self.segment

@@ -119,10 +119,58 @@ pub(super) fn refund() -> Value {
     json!({"amount": 5})
 }
 
+/// A person approved what the model asked for.
+const PERMITTED: Standing = Standing::Permitted {
+    changed_arguments: None,
+};
+
 fn done() -> Standing {
     Standing::Final(ToolOutcome::Succeeded {
         output: "done".to_owned(),
     })
+}
+
+/// G4: a tool of the CLI runs with what a person wrote, and the model is told so.
+#[test]
+fn a_tool_of_the_cli_runs_with_what_a_person_wrote() {
+    let mut it = live();
+    it.reply_starts();
+    it.asks("c1", "Bash", json!({"command": "ls"}));
+    it.reply_ends(false);
+    it.committed();
+    it.asked("r1", "c1", "Bash", json!({"command": "ls"}));
+    it.take();
+    it.stands(
+        "c1",
+        Standing::Permitted {
+            changed_arguments: Some(r#"{"command":"pwd"}"#.to_owned()),
+        },
+    );
+    assert_eq!(it.take(), ["starting c1"]);
+    it.granted("c1");
+    let note = r#"[A person changed the input of this call. It ran with: {"command":"pwd"}]"#;
+    let told = format!(r#"hook "allow" {{"command":"pwd"}} {}"#, json!(note));
+    assert_eq!(it.take(), [told]);
+}
+
+/// Changed arguments that cannot be read end the segment before anything runs.
+#[test]
+fn changed_arguments_that_are_no_json_end_the_segment() {
+    let mut it = live();
+    it.reply_starts();
+    it.asks("c1", "Bash", json!({"command": "ls"}));
+    it.reply_ends(false);
+    it.committed();
+    it.asked("r1", "c1", "Bash", json!({"command": "ls"}));
+    it.take();
+    it.stands(
+        "c1",
+        Standing::Permitted {
+            changed_arguments: Some("{".to_owned()),
+        },
+    );
+    assert!(it.segment.is_ended());
+    assert!(!it.take().iter().any(|it| it.contains("allow")));
 }
 
 /// Two gated calls and a read in one reply: one checkpoint with both calls when the reply is complete,
@@ -163,7 +211,7 @@ fn a_reply_with_two_gated_calls_costs_no_process_and_no_model_call() {
     it.take();
     it.asked("r3", "c3", "Bash", json!({"command": "ls"}));
     assert_eq!(it.take(), ["standing c3"]);
-    it.stands("c3", Standing::Permitted);
+    it.stands("c3", PERMITTED);
     assert_eq!(it.take(), ["starting c3"]);
     it.granted("c3");
     assert_eq!(it.take(), [r#"hook "allow" {"command":"ls"}"#]);

@@ -272,10 +272,13 @@ fn shown(line: &Value) -> String {
         let extra = hook
             .get("permissionDecisionReason")
             .or_else(|| hook.get("updatedInput"));
-        return match extra {
-            Some(extra) => format!("hook {} {extra}", hook["permissionDecision"]),
-            None => format!("hook {}", hook["permissionDecision"]),
-        };
+        let parts = [
+            Some(&hook["permissionDecision"]),
+            extra,
+            hook.get("additionalContext"),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().map(Value::to_string).collect();
+        return format!("hook {}", parts.join(" "));
     }
     format!("question {body}")
 }

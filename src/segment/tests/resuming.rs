@@ -298,6 +298,25 @@ fn a_resumed_segment_may_defer_again() {
     );
 }
 
+/// G4: another process runs what the person wrote, and tells the model so; what is over is told by its
+/// record alone.
+#[test]
+fn a_resumed_tool_of_the_cli_runs_with_what_a_person_wrote() {
+    let call = |fate| {
+        let call = resumed_call("Bash", ARGUMENTS, CallPlace::Segment, fate);
+        call.with_arguments_changed()
+    };
+    let mut stepper = resume(call(ResumedFate::Permitted));
+    stepper.hook("r1", "toolu_1", "Bash");
+    stepper.granted("toolu_1");
+    let note = r#"[A person changed the input of this call. It ran with: {"amount":5}]"#;
+    let told = format!(r#"hook "allow" {{"amount":5}} {}"#, json!(note));
+    assert_eq!(stepper.take(), ["starting toolu_1", &told]);
+    let mut stepper = resume(call(ResumedFate::Final(ToolOutcome::OutcomeUnknown)));
+    stepper.hook("r1", "toolu_1", "Bash");
+    assert_eq!(stepper.take(), [r#"hook "ask""#]);
+}
+
 /// The record of a long result is bounded and says that it was cut.
 #[test]
 fn a_long_result_is_recorded_up_to_a_limit() {

@@ -85,7 +85,7 @@ fn calls_of_a_checkpoint_run_while_the_segment_goes_on() {
         assert_eq!(world.report(&attempt, standing(id)), is_final);
     }
     let permitted = world.report(&attempt, standing("c3"));
-    assert_eq!(permitted, Reply::CallIsPermitted);
+    assert_eq!(permitted, Reply::CallIsPermitted { changed_in: None });
     assert_eq!(world.report(&attempt, starting("c3")), Reply::CallGranted);
     assert_eq!(world.report(&attempt, finished("c3")), Reply::Done);
     let results = ["c1", "c2", "c3"].map(answered).into();
@@ -225,6 +225,66 @@ fn an_approval_is_carried_over_once_to_the_same_call() {
         ]
     );
     assert!(world.record("c4").decider.is_some());
+}
+
+/// G4: what a person approved instead of the model's input is carried over as well: it runs when the
+/// model makes its own call again, once, and however often that could not run under its own id.
+#[test]
+fn changed_arguments_are_carried_over_with_the_approval() {
+    let with = |id: &str, arguments: &str| RequestedCall {
+        arguments: arguments.to_owned(),
+        ..asked_call(id, ToolEffect::Unclassified, CallPlace::Segment)
+    };
+    let (mut world, mut attempt) = live(vec![with("c1", "{}"), with("c2", r#"{"a":1}"#)]);
+    assert_eq!(world.report(&attempt, park()), Reply::Parked);
+    world.approve("c1");
+    let changed = |interrupt_id, text: &str| {
+        Input::ResolveInterrupt(Resolution {
+            interrupt_id,
+            decision: Decision::Approve,
+            decided_by: Some("ann".to_owned()),
+            digest: None,
+            changed_arguments: Some(text.to_owned()),
+        })
+    };
+    let interrupt_of = |id: &str| InterruptId::of_call(TurnId::new(1), &call_id(id));
+    let approved = changed(interrupt_of("c2"), r#"{"a":7}"#);
+    world.apply(approved).unwrap();
+    for (waits, again) in [("c2", "c4"), ("c4", "c6")] {
+        attempt = world.begin_due();
+        let runs = if waits == "c2" { "c1" } else { "c3" };
+        world.report(&attempt, starting(runs));
+        world.report(&attempt, finished(runs));
+        assert_eq!(world.status(waits), CallStatus::Skipped);
+        let first = if waits == "c2" { "c3" } else { "c5" };
+        let calls = vec![with(first, "{}"), with(again, r#"{"a":1}"#)];
+        world.report(&attempt, checkpoint(vec![said("again")], calls));
+        let record = world.record(again);
+        assert_eq!(record.status, CallStatus::Decided);
+        assert_eq!(record.arguments_preview, r#"{"a":7}"#);
+        assert_eq!(record.changed_arguments_key(), Some(interrupt_of("c2")));
+        assert_eq!(record.digest, world.record("c2").digest);
+        assert_eq!(world.report(&attempt, park()), Reply::Parked);
+        world.approve(first);
+    }
+    attempt = world.begin_due();
+    world.report(&attempt, starting("c5"));
+    world.report(&attempt, finished("c5"));
+    world.report(
+        &attempt,
+        checkpoint(vec![said("alone")], vec![with("c7", r#"{"a":1}"#)]),
+    );
+    assert_eq!(world.status("c6"), CallStatus::Skipped);
+    let standing = SegmentEvent::CallStanding {
+        tool_call_id: call_id("c7"),
+    };
+    let changed_in = Some(interrupt_of("c2"));
+    let permitted = Reply::CallIsPermitted { changed_in };
+    assert_eq!(world.report(&attempt, standing), permitted);
+    world.report(&attempt, starting("c7"));
+    world.report(&attempt, finished("c7"));
+    let note = "[A person changed the input of this call. It ran with: {\"a\":7}]";
+    assert!(world.outcome_of("c7").model_text().starts_with(note));
 }
 
 /// G3: a turn that fails while a handler runs waits for it, so that its note tells the truth.

@@ -246,7 +246,7 @@ impl FakeCli {
         for unwritten in turn.entries.drain(..) {
             let (uuid, content) = match unwritten {
                 Unwritten::Block { uuid, content } => (uuid, content),
-                Unwritten::Result {
+                Unwritten::OfCall {
                     uuid,
                     parent,
                     entry,

@@ -15,6 +15,7 @@ pub(super) struct HookAnswer {
     decision: Decision,
     reason: String,
     pub(super) updated_input: Option<Value>,
+    pub(super) additional_context: Option<String>,
     stops_turn: bool,
 }
 
@@ -82,6 +83,7 @@ impl HookAnswer {
                 .unwrap_or_default()
                 .to_owned(),
             updated_input: None,
+            additional_context: None,
             stops_turn: answer.get("continue") == Some(&json!(false)),
         };
         if let Some(output) = answer.get("hookSpecificOutput") {
@@ -99,6 +101,7 @@ impl HookAnswer {
             if let Some(reason) = output["permissionDecisionReason"].as_str() {
                 reason.clone_into(&mut read.reason);
             }
+            read.additional_context = output["additionalContext"].as_str().map(str::to_owned);
             read.updated_input = output
                 .get("updatedInput")
                 .filter(|it| it.is_object())

@@ -312,8 +312,26 @@ impl FakeCli {
             merge(&mut entry, json!({"promptId": id}));
         }
         let parent = call.assistant_uuid.clone();
+        // Told to the model behind the result, from a branch of its own (CLI 2.1.316, 2.1.332).
+        let context: Vec<&str> = (call.answers.iter())
+            .filter_map(|it| it.additional_context.as_deref())
+            .collect();
+        if !context.is_empty() {
+            let attachment = json!({
+                "type": "hook_additional_context", "content": context, "toolUseID": call.id,
+                "hookEvent": "PreToolUse", "hookName": format!("PreToolUse:{}", call.name),
+            });
+            let entry = json!({"type": "attachment", "attachment": attachment});
+            let uuid = self.ids.uuid();
+            self.write_of_call(turn, uuid, parent.clone(), entry);
+        }
+        self.write_of_call(turn, uuid, parent, entry);
+        turn.tool_results += 1;
+    }
+
+    fn write_of_call(&mut self, turn: &mut Turn, uuid: String, parent: String, entry: Value) {
         if turn.is_streaming {
-            turn.entries.push(Unwritten::Result {
+            turn.entries.push(Unwritten::OfCall {
                 uuid,
                 parent,
                 entry,
@@ -322,7 +340,6 @@ impl FakeCli {
             self.transcript
                 .chain(&mut self.ids, Some(uuid), Some(&parent), entry);
         }
-        turn.tool_results += 1;
     }
 
     fn emit_deferral(&mut self, turn: &mut Turn, index: usize) {

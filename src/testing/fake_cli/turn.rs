@@ -49,8 +49,8 @@ pub(super) struct Turn {
 pub(super) enum Unwritten {
     /// A block of the message: its entry holds the final stop reason.
     Block { uuid: String, content: Value },
-    /// The result of a call that was over before the message was.
-    Result {
+    /// What is left of a call that was over before the message was.
+    OfCall {
         uuid: String,
         parent: String,
         entry: Value,

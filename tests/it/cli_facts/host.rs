@@ -96,6 +96,18 @@ impl Cli {
         }
     }
 
+    /// How often the model's last request holds this text; `None` on the fake, which makes none.
+    pub(super) fn told_last(&self, text: &str) -> Option<usize> {
+        match &self.model {
+            Model::Fake(_) => None,
+            Model::Real(api) => {
+                let requests = api.main_requests();
+                let last = requests.last().expect("a request");
+                Some(last.body.to_string().matches(text).count())
+            }
+        }
+    }
+
     /// Checks that nobody did anything wrong.
     pub(super) fn assert_clean(&self) {
         match &self.model {
@@ -271,12 +283,23 @@ impl Host {
 
     /// Answers the oldest open question by a decision, or goes on after a reply.
     pub(super) fn answer(&mut self, decision: &str) {
+        self.answer_with(decision, json!({}));
+    }
+
+    /// Answers the oldest open question; a decision gets these fields as well.
+    pub(super) fn answer_with(&mut self, decision: &str, fields: Value) {
         let request = self.open.remove(0);
         let response = match request["request"]["input"]["hook_event_name"].as_str() {
-            Some("PreToolUse") => json!({"hookSpecificOutput": {
-                "hookEventName": "PreToolUse", "permissionDecision": decision,
-                "permissionDecisionReason": "so it is",
-            }}),
+            Some("PreToolUse") => {
+                let mut output = json!({
+                    "hookEventName": "PreToolUse", "permissionDecision": decision,
+                    "permissionDecisionReason": "so it is",
+                });
+                if let (Value::Object(output), Value::Object(fields)) = (&mut output, fields) {
+                    output.extend(fields);
+                }
+                json!({"hookSpecificOutput": output})
+            }
             _ => json!({}),
         };
         self.respond(&request["request_id"], &response);

@@ -7,7 +7,7 @@ use abide::event::EventKind;
 use abide::failure::FailureClass;
 use abide::ids::{FlowType, SessionId, TurnId};
 use abide::policy::{ToolEffect, ToolPolicies, ToolPolicy};
-use abide::record::{CallStatus, EXPIRED_TEXT, MessageRole};
+use abide::record::{CallStatus, EXPIRED_TEXT, MessageRole, ToolOutcome};
 use abide::runner::GatedCallWait;
 use abide::settings::SessionSettings;
 use abide::spend::UsageLimit;
@@ -45,6 +45,16 @@ pub(crate) const WISHES: &[Scenario] = &[
     Scenario {
         name: "approved with other arguments, parked",
         run: |it| Box::pin(approved_with_other_arguments(it, true)),
+        is_central: true,
+    },
+    Scenario {
+        name: "a command approved with another one, live",
+        run: |it| Box::pin(a_command_approved_with_another(it, false)),
+        is_central: true,
+    },
+    Scenario {
+        name: "a command approved with another one, parked",
+        run: |it| Box::pin(a_command_approved_with_another(it, true)),
         is_central: true,
     },
     Scenario {
@@ -292,6 +302,44 @@ async fn approved_with_other_arguments(world: &mut World, parked: bool) {
     let effects = world.effects.lines();
     assert_eq!(effects.len(), 1);
     assert!(effects[0].starts_with("refund 8"), "{effects:?}");
+}
+
+/// G4: the CLI runs the command that the person wrote, once; the record has it, and the model is told.
+async fn a_command_approved_with_another(world: &mut World, parked: bool) {
+    if parked {
+        park_at_once(world).await;
+    }
+    let session =
+        (world.start_session("command", r#"script: call Bash {"command":"false"}"#)).await;
+    let open = world.wait_for_interrupt(&session).await;
+    if parked {
+        world.wait_until_parked(&session).await;
+    }
+    let answer = ResolveInterrupt::approve(open.interrupt_id.clone())
+        .for_digest(open.digest.clone())
+        .with_changed_arguments(format!(r#"{{"command":"{BASH_COMMAND}; cat marker"}}"#));
+    let client = world.client();
+    let resolved = client.resolve_interrupt(&session, answer).await;
+    assert!(resolved.expect("the answer is taken"));
+    world.wait_for_turns(&session, 1).await;
+    assert_eq!(world.bash_runs(), 1);
+    let ToolOutcome::Succeeded { output } = world.outcome(&session, &open).await else {
+        panic!("the call succeeded");
+    };
+    let note = "[A person changed the input of this call. It ran with: {\"command\":\"echo ran >> marker; cat marker\"}]\n";
+    let ran = output.strip_prefix(note).expect("the record tells of it");
+    assert_eq!(world.last_answer(&session).await, format!("Bash: {ran}"));
+    match &world.cli {
+        Cli::Fake { handle, .. } => {
+            let ran = handle.effects();
+            assert!(format!("{ran:?}").contains("cat marker"), "{ran:?}");
+        }
+        Cli::Real { api, .. } => {
+            let asked = api.main_requests();
+            let last = asked.last().expect("a request").body.to_string();
+            assert_eq!(last.matches("A person changed the input").count(), 1);
+        }
+    }
 }
 
 /// F01, G32: a person is asked about the calls that a rule names, and about no others: an

@@ -126,6 +126,20 @@ fn an_updated_input_reaches_everybody_but_the_hook() {
     );
 }
 
+/// What a hook adds is told beside the result.
+#[test]
+fn a_hook_may_add_to_a_result() {
+    let answer = r#"{"hookSpecificOutput":{"hookEventName":"PreToolUse","permissionDecision":"allow","additionalContext":"a note"}}"#;
+    let host = run(answer, r#"script: call lookup {"n":1}"#);
+    let entries = host.entries();
+    let at = |fits: &dyn Fn(&Value) -> bool| entries.iter().position(fits).expect("an entry");
+    let note = at(&|it| it["attachment"]["type"] == "hook_additional_context");
+    let result = at(&|it| it["message"]["content"][0]["type"] == "tool_result");
+    assert_eq!(entries[note]["attachment"]["content"], json!(["a note"]));
+    assert_eq!(entries[note]["parentUuid"], entries[result]["parentUuid"]);
+    assert!(note < result);
+}
+
 #[test]
 fn an_unknown_tool_gets_an_error_and_no_hook() {
     let host = run(DENY, "script: call NoSuchTool {}");
