@@ -146,6 +146,8 @@ pub enum RowKind {
     Arguments,
     /// The arguments that a person put in their place.
     ChangedArguments,
+    /// What people are shown in the place of the arguments.
+    ShownArguments,
     /// The output of a gated call.
     Output,
     /// The answer to a client's request, by request id.
@@ -163,6 +165,7 @@ impl RowKind {
             Self::Record => "record",
             Self::Arguments => "arguments",
             Self::ChangedArguments => "changed_arguments",
+            Self::ShownArguments => "shown_arguments",
             Self::Output => "output",
             Self::Receipt => "receipt",
             Self::Blob => "blob",

@@ -126,7 +126,8 @@ pub struct PendingInterrupt {
     pub tool_call_id: ToolCallId,
     /// Its tool.
     pub tool_name: String,
-    /// Its final input, as JSON text: what runs if it is approved (G4).
+    /// Its final input, as JSON text: what runs if it is approved (G4). Where the application has a view
+    /// of it, that view.
     pub arguments: String,
     /// The digest of session, tool and input; an answer may name it.
     pub digest: ArgumentsDigest,

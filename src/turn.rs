@@ -155,6 +155,9 @@ pub struct RequestedCall {
     pub tool_name: String,
     /// The final input, as JSON text.
     pub arguments: String,
+    /// What people are shown in its place, as JSON text. The engine sets it, where the Flow has a view
+    /// ([`AgentSessionFlow::with_approval_view`](crate::AgentSessionFlow::with_approval_view)).
+    pub shown_arguments: Option<String>,
     /// What it does to the world and whether it waits for a person.
     pub policy: ToolPolicy,
     /// Where it runs.

@@ -106,6 +106,7 @@ impl AgentFrameworkRunner for Asking {
             tool_call_id: ToolCallId::new(format!("toolu_{number:02}")).expect("an id"),
             tool_name: (*tool_name).to_owned(),
             arguments: r#"{"order_id":"7","reason":"late and wet"}"#.to_owned(),
+            shown_arguments: None,
             policy: ToolPolicy::new(*effect),
             place: CallPlace::Step,
         });

@@ -146,7 +146,8 @@ pub(super) async fn pending_interrupts(
         .collect();
     let keys: Vec<_> = waiting
         .iter()
-        .map(|it| row(RowKind::Arguments, it.interrupt_id().as_str()))
+        .map(|it| it.record.shown_row())
+        .map(|(kind, key)| row(kind, key.as_str()))
         .collect();
     let arguments = texts(store, state, &keys).await?;
     Ok(waiting

@@ -7,13 +7,13 @@
 
 mod answers;
 mod claim;
-mod deadlines;
 mod driver;
 pub(crate) mod live;
 mod local;
 pub(crate) mod packer;
 mod steps;
 mod supervisor;
+mod terms;
 mod tool_step;
 
 pub use local::{LocalEngine, LocalEngineOptions};

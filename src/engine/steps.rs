@@ -11,9 +11,9 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use super::answers::{CallChange, answer};
-use super::deadlines::{outcome_with_deadlines, with_deadlines};
 use super::driver::{Applied, StepMessage, stop_requested};
 use super::local::Shared;
+use super::terms::CallTerms;
 use crate::failure::{AttemptFailure, FailureClass};
 use crate::flow::AgentSessionFlow;
 use crate::ids::{LeaseEpoch, Nonce, Revision, SessionId, StepId, TurnId};
@@ -339,7 +339,7 @@ async fn run_segment(
     let mut leave_at = None;
     // When the segment is ended because it was told to stop.
     let mut give_up_at = None;
-    let deadline = flow.options().interrupt_deadline;
+    let terms = CallTerms::of(&flow);
     let end = loop {
         tokio::select! {
             biased;
@@ -380,7 +380,7 @@ async fn run_segment(
             }
             Some(update) = updated.recv() => {
                 chat.saw(&update);
-                let update = with_deadlines(update, deadline);
+                let update = terms.on_update(update);
                 if leave_at.is_some()
                     && let SegmentUpdate::Event(event @ SegmentEvent::Checkpoint(_), _) = update
                 {
@@ -415,7 +415,7 @@ async fn run_segment(
                 let _ = reply.send(Err(LinkError::Superseded));
             }
             SegmentUpdate::Event(..) | SegmentUpdate::Live(..) | SegmentUpdate::ModelCalls(_) => {
-                let update = with_deadlines(update, deadline);
+                let update = terms.on_update(update);
                 answer(context, attempt, turn_id, &mut live, update).await;
             }
         }
@@ -425,7 +425,7 @@ async fn run_segment(
     } else {
         end
     };
-    end.map(|it| it.map(|outcome| outcome_with_deadlines(outcome, deadline)))
+    end.map(|it| it.map(|outcome| terms.on_outcome(outcome)))
 }
 
 /// However a segment of a cancelled turn ended, what people saw of its answer is kept.

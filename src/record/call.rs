@@ -310,8 +310,12 @@ pub struct CallRecord {
     pub changed_in: Option<InterruptId>,
     /// The length of its arguments, in bytes; they are a row of their own.
     pub arguments_bytes: u64,
-    /// The beginning of its arguments, at most [`ARGUMENTS_PREVIEW_CHARS`] characters, for lists and notes.
+    /// The beginning of its arguments, at most [`ARGUMENTS_PREVIEW_CHARS`] characters, for lists and notes;
+    /// where the application has a view of them, of that. Empty for a person's own, then.
     pub arguments_preview: String,
+    /// True when people are shown a view of its arguments, which is a row of its own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_view: bool,
     /// The Step that runs it, once there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_id: Option<StepId>,
@@ -347,6 +351,7 @@ impl CallRecord {
         call: &crate::turn::RequestedCall,
         now: Timestamp,
     ) -> Self {
+        let shown = call.shown_arguments.as_ref().unwrap_or(&call.arguments);
         Self {
             format: FORMAT,
             turn_id,
@@ -358,7 +363,8 @@ impl CallRecord {
             asked_digest: None,
             changed_in: None,
             arguments_bytes: call.arguments.len() as u64,
-            arguments_preview: preview(&call.arguments),
+            arguments_preview: preview(shown),
+            has_view: call.shown_arguments.is_some(),
             step_id: None,
             status: CallStatus::Requested,
             starts: 0,
@@ -376,7 +382,12 @@ impl CallRecord {
         let digest = ArgumentsDigest::of(session, &self.tool_name, arguments);
         self.asked_digest = Some(std::mem::replace(&mut self.digest, digest));
         self.arguments_bytes = arguments.len() as u64;
-        self.arguments_preview = preview(arguments);
+        // No worker has made a view of these.
+        self.arguments_preview = if self.has_view {
+            String::new()
+        } else {
+            preview(arguments)
+        };
     }
 
     /// Puts the input in the place of the model's that a person approved for this call when it was made
@@ -395,6 +406,16 @@ impl CallRecord {
             Some(key) => (RowKind::ChangedArguments, key),
             None => (RowKind::Arguments, self.interrupt_id()),
         }
+    }
+
+    /// Returns where it is stored what people are shown of the model's input.
+    pub(crate) fn shown_row(&self) -> (RowKind, InterruptId) {
+        let kind = if self.has_view {
+            RowKind::ShownArguments
+        } else {
+            RowKind::Arguments
+        };
+        (kind, self.interrupt_id())
     }
 
     /// Returns under which key the input is stored that a person put in the place of the model's.
@@ -434,8 +455,13 @@ fn preview(arguments: &str) -> String {
     arguments.chars().take(ARGUMENTS_PREVIEW_CHARS).collect()
 }
 
-/// What the model is told about a call that ran with other arguments than its own: their beginning.
+/// What the model is told about a call that ran with other arguments than its own: their beginning,
+/// unless nobody is to see them.
 pub(crate) fn changed_input_note(arguments: &str) -> String {
-    let input = preview(arguments);
-    format!("[A person changed the input of this call. It ran with: {input}]")
+    match preview(arguments).as_str() {
+        "" => "[A person changed the input of this call.]".to_owned(),
+        input => {
+            format!("[A person changed the input of this call. It ran with: {input}]")
+        }
+    }
 }

@@ -19,7 +19,7 @@ pub struct OpenInterrupt {
     pub tool_call_id: ToolCallId,
     /// Its tool.
     pub tool_name: String,
-    /// The beginning of its final input, at most
+    /// The beginning of its final input, or of the application's view of it, at most
     /// [`ARGUMENTS_PREVIEW_CHARS`](super::ARGUMENTS_PREVIEW_CHARS) characters; the snapshot of the
     /// session has all of it.
     pub arguments_preview: String,

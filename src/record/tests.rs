@@ -42,6 +42,7 @@ fn requested() -> CallRecord {
         tool_call_id: call_id("toolu_01"),
         tool_name: "create_refund".to_owned(),
         arguments: r#"{"order_id":7}"#.to_owned(),
+        shown_arguments: None,
         policy: ToolPolicy::new(ToolEffect::NonIdempotentWrite),
         place: CallPlace::Step,
     };

@@ -119,6 +119,7 @@ impl GatedCall {
             tool_call_id: self.id.clone(),
             tool_name: self.tool_name.clone(),
             arguments: self.input.json().get().to_owned(),
+            shown_arguments: None,
             policy: self.policy,
             place: self.place,
         }

@@ -56,6 +56,10 @@ impl Reduction {
             interrupt_id.as_str(),
             call.arguments.into_bytes(),
         );
+        if let Some(shown) = call.shown_arguments {
+            let key = interrupt_id.as_str();
+            self.put_row(RowKind::ShownArguments, key, shown.into_bytes());
+        }
         let expires_at = state.record.expires_at;
         let kind = if waits {
             StepKind::AwaitToolApproval

@@ -154,6 +154,7 @@ fn a_write_is_deferred_and_requested() {
             tool_call_id: ToolCallId::new(CALL).unwrap(),
             tool_name: "create_refund".to_owned(),
             arguments: r#"{"orderId":"7","amount":5}"#.to_owned(),
+            shown_arguments: None,
             policy: ToolPolicy::new(ToolEffect::NonIdempotentWrite),
             place: CallPlace::Step,
         }]

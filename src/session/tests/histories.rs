@@ -454,6 +454,7 @@ impl History {
         RequestedCall {
             // Few inputs, so that approvals are carried over.
             arguments: format!(r#"{{"for":{}}}"#, self.random.below(3)),
+            shown_arguments: self.random.is_one_in(4).then(|| "null".to_owned()),
             ..call_with(&format!("c{}", self.calls), policy, place)
         }
     }

@@ -264,6 +264,28 @@ fn a_person_may_approve_other_arguments() {
     assert_eq!(text, told);
 }
 
+/// G10: where the application has a view, a call is shown by it, and what a person puts in the place of
+/// the input is not shown at all. What runs is stored whole.
+#[test]
+fn a_call_is_shown_by_its_view() {
+    let mut world = World::with_calls(vec![RequestedCall {
+        shown_arguments: Some(r#"{"for":"…"}"#.to_owned()),
+        ..call("c1", WRITE, CallPlace::Step)
+    }]);
+    let record = world.record("c1");
+    assert_eq!(record.arguments_preview, r#"{"for":"…"}"#);
+    let shown = row(RowKind::ShownArguments, "t1/c1");
+    assert_eq!(world.rows[&shown], r#"{"for":"…"}"#.as_bytes());
+    let whole = row(RowKind::Arguments, "t1/c1");
+    assert_eq!(world.rows[&whole].len() as u64, record.arguments_bytes);
+    world.apply(changed("c1", r#"{"for":"c9"}"#)).unwrap();
+    assert_eq!(world.record("c1").arguments_preview, "");
+    let attempt = world.begin_due();
+    world.tool_ends(&attempt, succeeded());
+    let told = "[A person changed the input of this call.]\ndone";
+    assert_eq!(world.outcome_of("c1").model_text(), told);
+}
+
 /// G4: an input that is no object, or one for a call that is rejected, changes nothing.
 #[test]
 fn arguments_that_cannot_be_changed_are_refused() {

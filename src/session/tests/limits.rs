@@ -50,6 +50,7 @@ fn a_state_holds_no_texts() {
     world.send(&long);
     let big = RequestedCall {
         arguments: long.clone(),
+        shown_arguments: None,
         ..free_call("c1", ToolEffect::Read, CallPlace::Step)
     };
     world.ask_for(vec![big]);

@@ -196,6 +196,7 @@ fn a_lost_segment_with_open_calls_is_parked() {
 fn an_approval_is_carried_over_once_to_the_same_call() {
     let with = |id: &str, arguments: &str| RequestedCall {
         arguments: arguments.to_owned(),
+        shown_arguments: None,
         ..asked_call(id, ToolEffect::Unclassified, CallPlace::Segment)
     };
     let (mut world, attempt) = live(vec![with("c1", "{}"), with("c2", r#"{"a":1}"#)]);
@@ -233,6 +234,7 @@ fn an_approval_is_carried_over_once_to_the_same_call() {
 fn changed_arguments_are_carried_over_with_the_approval() {
     let with = |id: &str, arguments: &str| RequestedCall {
         arguments: arguments.to_owned(),
+        shown_arguments: None,
         ..asked_call(id, ToolEffect::Unclassified, CallPlace::Segment)
     };
     let (mut world, mut attempt) = live(vec![with("c1", "{}"), with("c2", r#"{"a":1}"#)]);

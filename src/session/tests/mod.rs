@@ -475,6 +475,7 @@ fn call_with(id: &str, policy: ToolPolicy, place: CallPlace) -> RequestedCall {
         tool_call_id: call_id(id),
         tool_name: "tool".to_owned(),
         arguments: format!(r#"{{"for":"{id}"}}"#),
+        shown_arguments: None,
         policy,
         place,
     }

@@ -203,7 +203,11 @@ pub(super) fn check_replaced(label: &str, key: &RowKey, old: &[u8], new: &[u8]) 
             );
             assert!(new.starts >= old.starts, "{label}: {old:?} became {new:?}");
         }
-        RowKind::Output | RowKind::Arguments | RowKind::ChangedArguments | RowKind::Message => {
+        RowKind::Output
+        | RowKind::Arguments
+        | RowKind::ChangedArguments
+        | RowKind::ShownArguments
+        | RowKind::Message => {
             panic!("{label}: row {key:?} was replaced");
         }
         // Nothing of a machine is a blob: the driver takes them out of its chunks.

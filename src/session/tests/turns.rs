@@ -170,6 +170,7 @@ fn a_reply_with_impossible_calls_fails_its_attempt() {
     let read = |id: &str| free_call(id, ToolEffect::Read, CallPlace::Step);
     let large = RequestedCall {
         arguments: "x".repeat(256 * 1024 + 1),
+        shown_arguments: None,
         ..read("c2")
     };
     for calls in [

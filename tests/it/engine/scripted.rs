@@ -252,6 +252,7 @@ fn requested(calls: &str, model_calls: u64) -> RunModelOutcome {
             tool_call_id: ToolCallId::new(id).unwrap(),
             tool_name: tool.to_owned(),
             arguments: format!("{{\"for\":\"{id}\"}}"),
+            shown_arguments: None,
             policy: policy(tool),
             place: match tool {
                 "inside" => CallPlace::Segment,

@@ -11,7 +11,8 @@ use abide::record::{CallStatus, EXPIRED_TEXT, MessageRole, ToolOutcome};
 use abide::runner::GatedCallWait;
 use abide::settings::SessionSettings;
 use abide::spend::UsageLimit;
-use abide::store::SessionStatus;
+use abide::store::{InterruptFilter, SessionStatus};
+use serde_json::json;
 
 use super::Scenario;
 use crate::support::{Cli, World};
@@ -55,6 +56,11 @@ pub(crate) const WISHES: &[Scenario] = &[
     Scenario {
         name: "a command approved with another one, parked",
         run: |it| Box::pin(a_command_approved_with_another(it, true)),
+        is_central: true,
+    },
+    Scenario {
+        name: "arguments behind a view",
+        run: |it| Box::pin(arguments_behind_a_view(it)),
         is_central: true,
     },
     Scenario {
@@ -340,6 +346,40 @@ async fn a_command_approved_with_another(world: &mut World, parked: bool) {
             assert_eq!(last.matches("A person changed the input").count(), 1);
         }
     }
+}
+
+/// G10: people see what the application makes of the arguments, everywhere; what runs is the whole of
+/// them. What a person puts in their place is shown nowhere.
+async fn arguments_behind_a_view(world: &mut World) {
+    world.view = Some(|tool, _| json!({"of": tool}));
+    world.shut_down().await;
+    world.start_engine().await;
+    let session = world.start_session("view", REFUND).await;
+    for changed in [None, Some(r#"{"order_id":"8"}"#)] {
+        let open = world.wait_for_interrupt(&session).await;
+        assert_eq!(open.arguments, r#"{"of":"refund"}"#);
+        let client = world.client();
+        let filter = InterruptFilter::default();
+        let inbox = client.list_interrupts(&filter, 10).await;
+        let inbox = inbox.expect("the inbox is read").rows;
+        assert_eq!(inbox[0].interrupt.arguments_preview, r#"{"of":"refund"}"#);
+        let mut answer = ResolveInterrupt::approve(open.interrupt_id).for_digest(open.digest);
+        if let Some(changed) = changed {
+            answer = answer.with_changed_arguments(changed);
+        }
+        let resolved = client.resolve_interrupt(&session, answer).await;
+        assert!(resolved.expect("the answer is taken"));
+        world.wait_for_turns(&session, 1).await;
+        if changed.is_none() {
+            world.send(&session, REFUND).await;
+        }
+    }
+    world.wait_for_turns(&session, 2).await;
+    let effects = world.effects.lines();
+    let ran: Vec<&str> = effects.iter().filter_map(|it| it.get(..8)).collect();
+    assert_eq!(ran, ["refund 7", "refund 8"]);
+    let told = "refund: [A person changed the input of this call.]\norder 8 is refunded";
+    assert_eq!(world.last_answer(&session).await, told);
 }
 
 /// F01, G32: a person is asked about the calls that a rule names, and about no others: an

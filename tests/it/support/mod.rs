@@ -29,6 +29,7 @@ use abide::testing::launcher::{FakeCliHandle, FakeCliLauncher};
 use abide::testing::messages_api::{ModelScript, ScriptedMessagesApi};
 use abide::testing::real_cli::{RealCli, isolated_environment};
 use abide::transport::{CliLauncher, SubprocessLauncher};
+use serde_json::{Map, Value};
 use tempfile::TempDir;
 
 use counted::{Counted, Stop};
@@ -36,6 +37,9 @@ pub(crate) use tools::Effects;
 
 /// Says whether a person has to decide about a call.
 pub(crate) type Rule = fn(&PreToolUse) -> bool;
+
+/// What people are shown of a tool's arguments.
+pub(crate) type View = fn(&str, &Map<String, Value>) -> Value;
 
 /// What a test needs of the world around the crate.
 pub(crate) struct World {
@@ -54,6 +58,8 @@ pub(crate) struct World {
     pub(crate) variables: Vec<(&'static str, &'static str)>,
     /// The approval rules of the next engine, by policy name.
     pub(crate) rules: Vec<(&'static str, Rule)>,
+    /// What people are shown of arguments.
+    pub(crate) view: Option<View>,
     /// Where the worker stands still.
     pub(crate) stop: Arc<Stop>,
     starts: Arc<AtomicUsize>,
@@ -152,6 +158,7 @@ impl World {
             session_options: SessionOptions::default(),
             policies: ToolPolicies::new(),
             spend_limit: None,
+            view: None,
             variables: Vec::new(),
             rules: Vec::new(),
             stop: Arc::default(),
@@ -173,6 +180,9 @@ impl World {
             .expect("a flow");
         if let Some(limit) = self.spend_limit {
             flow = flow.with_spend_limit(limit);
+        }
+        if let Some(view) = self.view {
+            flow = flow.with_approval_view(view);
         }
         let registry = FlowRegistry::new().register(flow).expect("a registry");
         self.engine = Some(

@@ -40,6 +40,7 @@ fn asked(call: &str, requested_at: u64) -> OpenInterrupt {
         tool_call_id: must(ToolCallId::new(call), "make an id"),
         tool_name: "refund \"all\"".to_owned(),
         arguments: format!(r#"{{"order":"ü{}"}}"#, "7".repeat(600)),
+        shown_arguments: None,
         policy: ToolPolicy::new(ToolEffect::NonIdempotentWrite),
         place: CallPlace::Step,
     };

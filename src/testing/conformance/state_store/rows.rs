@@ -107,6 +107,8 @@ async fn kinds_and_sessions_stay_apart(store: Store) {
         RowKind::Message,
         RowKind::Record,
         RowKind::Arguments,
+        RowKind::ChangedArguments,
+        RowKind::ShownArguments,
         RowKind::Output,
         RowKind::Receipt,
     ];

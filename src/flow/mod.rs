@@ -1,9 +1,14 @@
 //! A Flow: the registered definition that sessions run.
 
+mod view;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::{Map, Value};
+
+pub(crate) use self::view::ApprovalView;
 use crate::definition::DefinitionError;
 use crate::ids::FlowType;
 use crate::runner::AgentFrameworkRunner;
@@ -81,6 +86,7 @@ pub struct AgentSessionFlow {
     runner: Arc<dyn AgentFrameworkRunner>,
     options: SessionOptions,
     spend_limit: Option<Arc<dyn SpendLimit>>,
+    approval_view: Option<ApprovalView>,
 }
 
 impl AgentSessionFlow {
@@ -119,6 +125,7 @@ impl AgentSessionFlow {
             runner: Arc::new(runner),
             options,
             spend_limit: None,
+            approval_view: None,
         })
     }
 
@@ -127,6 +134,27 @@ impl AgentSessionFlow {
     #[must_use]
     pub fn with_spend_limit(mut self, limit: impl SpendLimit + 'static) -> Self {
         self.spend_limit = Some(Arc::new(limit));
+        self
+    }
+
+    /// Sets what is shown of the arguments of gated calls: `view` gets the policy name of the tool and
+    /// its final input, and what it returns is what inbox and snapshot show in the place of the input,
+    /// and what the note about a turn without an answer quotes. It is made once, when the call is
+    /// recorded, by the worker that runs the segment.
+    ///
+    /// The call itself is as before: its whole input is stored, because it has to run, and digest and
+    /// length are those of the whole input; whoever can guess a short input can find it out from its
+    /// digest. Arguments that a person puts in its place are not shown at all. A view that panics or is
+    /// over 256 KiB shows `null`, and the call waits all the same. To keep the stored input from who
+    /// reads the store, put a [`PayloadCodec`](crate::store::PayloadCodec) in front of it.
+    ///
+    /// What the model says about its calls, and what tools answer, is not looked at.
+    #[must_use]
+    pub fn with_approval_view(
+        mut self,
+        view: impl Fn(&str, &Map<String, Value>) -> Value + Send + Sync + 'static,
+    ) -> Self {
+        self.approval_view = Some(ApprovalView::new(view));
         self
     }
 
@@ -144,6 +172,10 @@ impl AgentSessionFlow {
 
     pub(crate) fn spend_limit(&self) -> Option<Arc<dyn SpendLimit>> {
         self.spend_limit.clone()
+    }
+
+    pub(crate) const fn approval_view(&self) -> Option<&ApprovalView> {
+        self.approval_view.as_ref()
     }
 
     pub(crate) fn runner(&self) -> Arc<dyn AgentFrameworkRunner> {
