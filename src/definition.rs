@@ -40,6 +40,14 @@ pub enum DefinitionError {
         /// What is wrong with it.
         reason: &'static str,
     },
+    /// A policy says of a tool what it cannot do.
+    #[error("the policy for {name:?} {reason}")]
+    Policy {
+        /// The policy name of its tool.
+        name: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
     /// The custom tool server cannot have this name.
     #[error("the name of the custom tool server {name:?} {reason}")]
     ToolServerName {

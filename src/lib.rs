@@ -29,6 +29,7 @@ pub mod ids;
 pub mod model_call;
 mod packing;
 pub mod policy;
+pub mod question;
 pub mod record;
 pub mod settings;
 pub mod turn;

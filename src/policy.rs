@@ -49,7 +49,7 @@ impl ToolEffect {
 #[serde(rename_all = "snake_case")]
 #[expect(
     clippy::exhaustive_enums,
-    reason = "hosts match on it; the three cases are all there are"
+    reason = "hosts match on it; these are all there are"
 )]
 pub enum Approval {
     /// By effect: single-attempt calls wait, the others do not.
@@ -59,6 +59,10 @@ pub enum Approval {
     Required,
     /// No call waits.
     NotRequired,
+    /// Each call waits for answers to the questions in its input, and runs with them
+    /// ([`answer_question`](crate::AgentSessionClient::answer_question)). For `AskUserQuestion` of the
+    /// CLI, and for custom tools with such an input.
+    Answers,
 }
 
 /// How calls of one tool are treated.
@@ -137,8 +141,23 @@ impl ToolPolicy {
     pub const fn requires_approval(self) -> bool {
         match self.approval {
             Approval::ByEffect => self.effect.is_single_attempt(),
-            Approval::Required => true,
+            Approval::Required | Approval::Answers => true,
             Approval::NotRequired => false,
+        }
+    }
+
+    /// Makes the policy of a tool that asks people and changes nothing.
+    #[must_use]
+    pub const fn questions() -> Self {
+        Self::new(ToolEffect::Read).with_approval(Approval::Answers)
+    }
+
+    /// True when a call waits for answers to its questions.
+    #[must_use]
+    pub const fn asks_questions(self) -> bool {
+        match self.approval {
+            Approval::Answers => true,
+            Approval::ByEffect | Approval::Required | Approval::NotRequired => false,
         }
     }
 }

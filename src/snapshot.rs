@@ -10,6 +10,7 @@ use crate::ids::{
     ToolCallId, TurnId,
 };
 use crate::policy::ToolEffect;
+use crate::question::Question;
 use crate::record::{ArgumentsDigest, CallStatus, MessageRole};
 use crate::settings::SessionSettings;
 use crate::turn::Usage;
@@ -129,6 +130,11 @@ pub struct PendingInterrupt {
     /// Its final input, as JSON text: what runs if it is approved (G4). Where the application has a view
     /// of it, that view.
     pub arguments: String,
+    /// What it asks, to be answered by
+    /// [`answer_question`](crate::AgentSessionClient::answer_question); empty for a call that waits for
+    /// approval.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub questions: Vec<Question>,
     /// The digest of session, tool and input; an answer may name it.
     pub digest: ArgumentsDigest,
     /// What the call does to the world.

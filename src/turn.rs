@@ -189,7 +189,7 @@ pub struct ResumedCall {
     /// The final input that was recorded, as JSON text. For a call that runs in the segment it is what
     /// runs; for one that ran in its own Step it is what the model was told, whatever a person changed.
     pub arguments: String,
-    /// True when a person put these arguments in the place of the model's: it has to be told.
+    /// True when a person put these arguments in the place of the model's, and it has to be told.
     pub are_arguments_changed: bool,
     /// Where it runs.
     pub place: CallPlace,

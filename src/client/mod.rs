@@ -5,6 +5,7 @@ mod error;
 mod events;
 mod inbox;
 mod log;
+mod questions;
 mod receipt;
 pub(crate) mod recent;
 mod rpc;
@@ -19,7 +20,9 @@ use crate::engine::live::LiveHub;
 use crate::engine::packer::Packer;
 use crate::ids::{EventCursor, FlowType, MessageId, RequestId, SessionId, Tenant};
 use crate::record::{ArgumentsDigest, CallRecord, Decision, read_record};
-use crate::session::{self, Input, METADATA_BYTES_MAX, Reply, Resolution, SessionState};
+use crate::session::{
+    self, Input, METADATA_BYTES_MAX, Reply, Resolution, ResolvedArguments, SessionState,
+};
 use crate::snapshot::AgentSnapshot;
 use crate::store::{
     RowKey, RowKind, SessionFilter, SessionPage, SessionSize, StateStore, StoreError,
@@ -32,6 +35,7 @@ pub use events::{
     OverflowPolicy,
 };
 pub use log::EventPage;
+pub use questions::AnswerQuestion;
 use receipt::Receipt;
 use recent::RecentLogs;
 pub use rpc::{Applied, accepted};
@@ -138,7 +142,7 @@ impl ResolveInterrupt {
             decision,
             decided_by: None,
             digest: None,
-            changed_arguments: None,
+            arguments: ResolvedArguments::AsAsked,
         };
         Self {
             resolution,
@@ -170,7 +174,7 @@ impl ResolveInterrupt {
     /// it checks the model's; what the tool cannot run with, it answers with an error.
     #[must_use]
     pub fn with_changed_arguments(mut self, arguments: impl Into<String>) -> Self {
-        self.resolution.changed_arguments = Some(arguments.into());
+        self.resolution.arguments = ResolvedArguments::Changed(arguments.into());
         self
     }
 
@@ -475,7 +479,7 @@ impl AgentSessionClient {
                 .await?
             {
                 let decision = session::normalized(resolution.decision.clone());
-                let changed = resolution.changed_arguments.as_deref();
+                let changed = resolution.arguments.text();
                 let reply = session::answer_again(
                     session,
                     &record,

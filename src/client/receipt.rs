@@ -36,7 +36,7 @@ pub(super) fn digest(session: &SessionId, input: &Input) -> String {
                 it.decision,
                 it.decided_by,
                 it.digest,
-                it.changed_arguments
+                it.arguments.text()
             ])
             .to_string(),
         ),

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::ClientError;
 use crate::event::StepKind;
 use crate::ids::{EventCursor, Revision, SessionId};
-use crate::record::{MessageRole, StoredMessage};
+use crate::question::{Question, QuestionBounds, read_questions};
+use crate::record::{CallRecord, MessageRole, StoredMessage};
 use crate::runner::{self, History};
 use crate::session::{ActiveTurn, CallStep, Phase, QueuedMessage, SessionState};
 use crate::snapshot::{
@@ -158,6 +159,7 @@ pub(super) async fn pending_interrupts(
             turn_id: call.record.turn_id,
             tool_call_id: call.record.tool_call_id.clone(),
             tool_name: call.record.tool_name.clone(),
+            questions: questions(&call.record, &arguments),
             arguments,
             digest: call.record.digest.clone(),
             effect: call.record.policy.effect,
@@ -165,6 +167,14 @@ pub(super) async fn pending_interrupts(
             expires_at: call.record.expires_at,
         })
         .collect())
+}
+
+fn questions(record: &CallRecord, arguments: &str) -> Vec<Question> {
+    if !record.policy.asks_questions() {
+        return Vec::new();
+    }
+    // Read before it was recorded.
+    read_questions(arguments, QuestionBounds::CUSTOM_TOOL).unwrap_or_default()
 }
 
 async fn messages_that_wait(

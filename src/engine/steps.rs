@@ -285,7 +285,11 @@ async fn resumed_call(context: &StepContext, call: &CallState) -> Result<Resumed
     Ok(match (record.place, record.changed_arguments_key()) {
         (CallPlace::Segment, Some(key)) => {
             let changed = context.row(RowKind::ChangedArguments, key.as_str()).await?;
-            resumed(changed).with_arguments_changed()
+            let resumed = resumed(changed);
+            match record.change_note() {
+                Some(_) => resumed.with_arguments_changed(),
+                None => resumed,
+            }
         }
         // What ran in its own Step ran with a person's arguments there; the CLI hands on its own.
         (CallPlace::Step, _) | (CallPlace::Segment, None) => {

@@ -43,7 +43,10 @@ impl CallTerms {
         for call in calls {
             // A policy without a deadline of its own gets the Flow's.
             call.policy.approval_deadline = call.policy.approval_deadline.or(self.deadline);
-            if let Some(view) = &self.view {
+            // Whoever is to answer has to read the questions.
+            if let Some(view) = &self.view
+                && !call.policy.asks_questions()
+            {
                 call.shown_arguments = Some(view.of(&call.tool_name, &call.arguments));
             }
         }

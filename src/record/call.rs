@@ -429,9 +429,11 @@ impl CallRecord {
         InterruptId::of_call(self.turn_id, &self.tool_call_id)
     }
 
-    /// What the model is told when the call ran with another input than its own.
+    /// What the model is told when the call ran with another input than its own. Answers to questions
+    /// are told by the tool itself.
     pub(crate) fn change_note(&self) -> Option<String> {
-        (self.asked_digest.is_some()).then(|| changed_input_note(&self.arguments_preview))
+        let is_changed = self.asked_digest.is_some() && !self.policy.asks_questions();
+        is_changed.then(|| changed_input_note(&self.arguments_preview))
     }
 
     /// True when it was rejected because nobody decided in time.

@@ -23,6 +23,9 @@ pub struct OpenInterrupt {
     /// [`ARGUMENTS_PREVIEW_CHARS`](super::ARGUMENTS_PREVIEW_CHARS) characters; the snapshot of the
     /// session has all of it.
     pub arguments_preview: String,
+    /// True when the call asks questions, which are to be answered; otherwise it waits for approval.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub asks_questions: bool,
     /// The length of its final input, in bytes.
     pub arguments_bytes: u64,
     /// The digest of session, tool and input; an answer may name it (G4).
@@ -50,6 +53,7 @@ impl OpenInterrupt {
             tool_call_id: record.tool_call_id.clone(),
             tool_name: record.tool_name.clone(),
             arguments_preview: record.arguments_preview.clone(),
+            asks_questions: record.policy.asks_questions(),
             arguments_bytes: record.arguments_bytes,
             digest: record.digest.clone(),
             effect: record.policy.effect,
@@ -67,6 +71,7 @@ impl OpenInterrupt {
             tool_call_id: self.tool_call_id.clone(),
             tool_name: String::new(),
             arguments_preview: String::new(),
+            asks_questions: self.asks_questions,
             arguments_bytes: 0,
             // The digest of short arguments would tell them to whoever tries some.
             digest: ArgumentsDigest::of(session, "", ""),

@@ -6,11 +6,16 @@ use crate::policy::{Approval, ToolAnnotations, ToolEffect, ToolPolicy};
 /// The CLI's own tool for structured output; it changes nothing (spec/cli-protocol.md 14).
 const STRUCTURED_OUTPUT: &str = "StructuredOutput";
 
+/// The CLI's own tool that asks people.
+const ASK_USER_QUESTION: &str = "AskUserQuestion";
+
 pub(super) enum Kind {
     Custom(String, ToolPolicy),
     Cli(ToolPolicy),
     Structured,
     UnknownCustom,
+    /// It asks people, and the application has no place for questions (O42).
+    Unanswerable,
 }
 
 /// A custom tool that runs inside the segment: it may run again with it (E05).
@@ -30,7 +35,7 @@ pub(super) fn needs_record(plan: &SegmentPlan, tool_name: &str) -> bool {
     match classify(plan, tool_name, None) {
         Kind::Custom(_, policy) => !custom_is_inline(policy),
         Kind::Cli(policy) => !cli_is_inline(policy) && plan.offered.contains(tool_name),
-        Kind::Structured | Kind::UnknownCustom => false,
+        Kind::Structured | Kind::UnknownCustom | Kind::Unanswerable => false,
     }
 }
 
@@ -48,7 +53,7 @@ pub(super) fn is_inline_call(
     match classify(plan, tool_name, needs_person) {
         Kind::Custom(_, policy) => custom_is_inline(policy),
         Kind::Cli(policy) => cli_is_inline(policy) && plan.offered.contains(tool_name),
-        Kind::Structured | Kind::UnknownCustom => false,
+        Kind::Structured | Kind::UnknownCustom | Kind::Unanswerable => false,
     }
 }
 
@@ -75,6 +80,9 @@ pub(super) fn classify(plan: &SegmentPlan, tool_name: &str, needs_person: Option
         return Kind::Structured;
     }
     let policy = (plan.policies).policy_for(tool_name, ToolAnnotations::default());
+    if tool_name == ASK_USER_QUESTION && !policy.asks_questions() {
+        return Kind::Unanswerable;
+    }
     Kind::Cli(ruled(tool_name, policy))
 }
 

@@ -12,6 +12,7 @@ use super::served::ServedCall;
 use super::{McpPermit, SegmentPlan};
 use crate::ids::ToolCallId;
 use crate::policy::ToolPolicy;
+use crate::question::{QuestionBounds, read_questions};
 use crate::record::CallStatus;
 use crate::turn::CallPlace;
 
@@ -147,6 +148,10 @@ impl ToolCallGate {
                     tool_name: call.tool_name.clone(),
                 },
             ),
+            Kind::Unanswerable => (
+                Decision::Denied,
+                GateAnswer::Deny(NOBODY_ANSWERS.to_owned()),
+            ),
             // A deferral in a sub-agent would be lost with it (spec/cli-protocol.md 6).
             Kind::Custom(..) | Kind::Cli(_) if call.sub_agent.is_some() => (
                 Decision::Denied,
@@ -155,12 +160,16 @@ impl ToolCallGate {
                     call.tool_name
                 )),
             ),
-            Kind::Custom(name, policy) => {
-                return GateAnswer::Gated(gated(call, name, policy, CallPlace::Step, input));
-            }
+            Kind::Custom(name, policy) => match gated(call, name, policy, CallPlace::Step, input) {
+                Ok(gated) => return GateAnswer::Gated(gated),
+                Err(reason) => (Decision::Denied, GateAnswer::Deny(reason)),
+            },
             Kind::Cli(policy) => {
                 let name = call.tool_name.clone();
-                return GateAnswer::Gated(gated(call, name, policy, CallPlace::Segment, input));
+                match gated(call, name, policy, CallPlace::Segment, input) {
+                    Ok(gated) => return GateAnswer::Gated(gated),
+                    Err(reason) => (Decision::Denied, GateAnswer::Deny(reason)),
+                }
             }
         };
         self.decisions.insert(call.id.clone(), decision);
@@ -395,19 +404,32 @@ impl ToolCallGate {
     }
 }
 
+/// What the model reads when it asks people and nobody is there (O42).
+const NOBODY_ANSWERS: &str = "AskUserQuestion did not run: nobody answers questions here. Ask in your reply, and end your turn with it.";
+
+/// Makes the call that needs a record; one that asks people must ask what can be answered (O47).
 fn gated(
     call: &AskedCall,
     tool_name: String,
     policy: ToolPolicy,
     place: CallPlace,
     input: FinalInput,
-) -> GatedCall {
-    GatedCall {
+) -> Result<GatedCall, String> {
+    let bounds = match place {
+        CallPlace::Step => QuestionBounds::CUSTOM_TOOL,
+        CallPlace::Segment => QuestionBounds::CLAUDE_CODE,
+    };
+    if policy.asks_questions()
+        && let Err(reason) = read_questions(input.json().get(), bounds)
+    {
+        return Err(format!("{} did not run: {reason}", call.tool_name));
+    }
+    Ok(GatedCall {
         id: call.id.clone(),
         cli_name: call.tool_name.clone(),
         tool_name,
         policy,
         place,
         input,
-    }
+    })
 }

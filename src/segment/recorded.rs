@@ -47,6 +47,8 @@ pub(super) struct RecordedCall {
     arguments: Box<RawValue>,
     /// True when a person put it in the place of the model's: the model is told.
     is_changed: bool,
+    /// True when what a person adds are answers: the result tells them.
+    asks_questions: bool,
     fate: Fate,
     state: State,
 }
@@ -137,6 +139,7 @@ impl RecordedCalls {
             place: call.place,
             arguments,
             is_changed: call.are_arguments_changed && matches!(fate, Fate::Permitted),
+            asks_questions: false,
             fate,
             state: State::Waiting,
         });
@@ -152,6 +155,7 @@ impl RecordedCalls {
             place: call.place,
             arguments: call.input.json().to_owned(),
             is_changed: false,
+            asks_questions: call.policy.asks_questions(),
             fate: Fate::Open,
             state: State::Waiting,
         });
@@ -266,7 +270,7 @@ impl RecordedCalls {
         }
         if let Some(changed) = changed {
             call.arguments = changed;
-            call.is_changed = true;
+            call.is_changed = !call.asks_questions;
         }
         match std::mem::replace(&mut call.state, State::Waiting) {
             State::Held(question) => call.answer(question, rules),

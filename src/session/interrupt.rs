@@ -29,9 +29,32 @@ pub struct Resolution {
     pub decided_by: Option<String>,
     /// The digest of the input that the person saw; when given, another one is refused (G4).
     pub digest: Option<ArgumentsDigest>,
-    /// What is to run in the place of the input that the person saw: a JSON object. With an approval
-    /// only.
-    pub changed_arguments: Option<String>,
+    /// What the call runs with.
+    pub arguments: ResolvedArguments,
+}
+
+/// What a decided call runs with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "unstable",
+    expect(clippy::exhaustive_enums, reason = "clients write it")
+)]
+pub enum ResolvedArguments {
+    /// The input that the person saw.
+    AsAsked,
+    /// Another one in its place: a JSON object. With an approval only.
+    Changed(String),
+    /// The input with answers to its questions; they fit, or the client would not have made it.
+    Answered(String),
+}
+
+impl ResolvedArguments {
+    pub(crate) fn text(&self) -> Option<&str> {
+        match self {
+            Self::AsAsked => None,
+            Self::Changed(text) | Self::Answered(text) => Some(text),
+        }
+    }
 }
 
 impl Reduction {
@@ -44,7 +67,7 @@ impl Reduction {
             decision,
             decided_by,
             digest,
-            changed_arguments,
+            arguments,
         } = resolution;
         check_length("decided_by", decided_by.as_deref())?;
         let decision = normalized(decision);
@@ -63,9 +86,7 @@ impl Reduction {
         if digest.is_some_and(|it| it != *asked.unwrap_or(&call.record.digest)) {
             return Err(Refusal::DigestMismatch { interrupt_id }.into());
         }
-        if let Some(changed) = &changed_arguments {
-            check_change(&decision, &interrupt_id, changed)?;
-        }
+        check_arguments(&call.record, &decision, &interrupt_id, &arguments)?;
         if call.expires_at().is_some_and(|at| at <= self.now) {
             return Err(Refusal::Expired { interrupt_id }.into());
         }
@@ -76,7 +97,7 @@ impl Reduction {
             | CallStep::StartedInSegment { .. }
             | CallStep::Final => {
                 let session = &self.state.session_id;
-                let changed = changed_arguments.as_deref();
+                let changed = arguments.text();
                 return answer_again(
                     session,
                     &call.record,
@@ -97,16 +118,16 @@ impl Reduction {
             },
         );
         let has_words = decided_by.is_some()
-            || changed_arguments.is_some()
+            || arguments.text().is_some()
             || matches!(&decision, Decision::Reject { message: Some(_) });
         let decider = Decider::new(decision.clone(), decided_by, self.now);
         self.call_mut(index)?.record.decider = Some(decider);
-        if let Some(changed) = changed_arguments {
+        if let Some(changed) = arguments.text() {
             let session = self.state.session_id.clone();
             let record = &mut self.call_mut(index)?.record;
-            record.change_arguments(&session, &changed);
+            record.change_arguments(&session, changed);
             let key = self.call_mut(index)?.interrupt_id().as_str().to_owned();
-            self.put_row(RowKind::ChangedArguments, key, changed.into_bytes());
+            self.put_row(RowKind::ChangedArguments, key, changed.as_bytes().to_vec());
         }
         if has_words && self.state_bytes()? > STATE_BYTES_WITH_WORDS_MAX {
             return Err(Refusal::SessionFull.into());
@@ -172,27 +193,54 @@ pub(crate) fn normalized(decision: Decision) -> Decision {
     }
 }
 
-/// A changed input is an object, and comes with an approval.
-fn check_change(
+/// A changed input is an object and comes with an approval; questions are answered, and nothing else
+/// is.
+fn check_arguments(
+    record: &CallRecord,
     decision: &Decision,
     interrupt_id: &InterruptId,
-    changed: &str,
+    arguments: &ResolvedArguments,
 ) -> Result<(), Refusal> {
+    let interrupt_id = || interrupt_id.clone();
+    let asks_questions = record.policy.asks_questions();
+    let changed = match (decision, arguments) {
+        (_, ResolvedArguments::AsAsked) if !asks_questions => return Ok(()),
+        (Decision::Reject { .. }, ResolvedArguments::AsAsked) => return Ok(()),
+        (
+            Decision::Reject { .. },
+            ResolvedArguments::Changed(_) | ResolvedArguments::Answered(_),
+        ) => {
+            return Err(Refusal::ArgumentsOfRejected {
+                interrupt_id: interrupt_id(),
+            });
+        }
+        (Decision::Approve, ResolvedArguments::AsAsked | ResolvedArguments::Changed(_))
+            if asks_questions =>
+        {
+            return Err(Refusal::NotAnswered {
+                interrupt_id: interrupt_id(),
+            });
+        }
+        (Decision::Approve, ResolvedArguments::Answered(_)) if !asks_questions => {
+            return Err(Refusal::AsksNoQuestions {
+                interrupt_id: interrupt_id(),
+            });
+        }
+        (Decision::Approve, ResolvedArguments::AsAsked) => return Ok(()),
+        (
+            Decision::Approve,
+            ResolvedArguments::Changed(text) | ResolvedArguments::Answered(text),
+        ) => text,
+    };
     if changed.len() > ARGUMENTS_BYTES_MAX {
         return Err(Refusal::FieldTooLong {
             field: "the changed arguments",
             bytes_max: ARGUMENTS_BYTES_MAX,
         });
     }
-    if serde_json::from_str::<Map<String, Value>>(changed).is_err() {
-        return Err(Refusal::ArgumentsNotAnObject);
-    }
-    match decision {
-        Decision::Approve => Ok(()),
-        Decision::Reject { .. } => Err(Refusal::ArgumentsOfRejected {
-            interrupt_id: interrupt_id.clone(),
-        }),
-    }
+    serde_json::from_str::<Map<String, Value>>(changed)
+        .map(|_| ())
+        .map_err(|_| Refusal::ArgumentsNotAnObject)
 }
 
 pub(super) fn check_length(field: &'static str, text: Option<&str>) -> Result<(), Refusal> {

@@ -30,6 +30,7 @@ use crate::failure::AttemptFailure;
 use crate::ids::{
     InterruptId, LeaseEpoch, MessageId, Nonce, StepId, Timestamp, ToolCallId, TurnId,
 };
+use crate::question::AnswerProblem;
 use crate::record::Decision;
 use crate::settings::SessionSettings;
 use crate::turn::{RunModelOutcome, SegmentEvent, ToolCallEnd};
@@ -38,7 +39,7 @@ pub use active_turn::{
     ActiveTurn, CallState, CallStep, Cancellation, CarriedApproval, Phase, SteerMode, TurnEnding,
 };
 pub use ending::PARTIAL_ANSWER_BYTES_MAX;
-pub use interrupt::{RESOLVER_BYTES_MAX, Resolution};
+pub use interrupt::{RESOLVER_BYTES_MAX, Resolution, ResolvedArguments};
 pub(crate) use interrupt::{answer_again, normalized};
 pub use lifetime::{CloseMode, SETTINGS_BYTES_MAX};
 pub use queue::{MESSAGE_BYTES_MAX, QUEUE_BYTES_MAX, QUEUE_MESSAGES_MAX, Steering};
@@ -332,6 +333,27 @@ pub enum Refusal {
     ArgumentsOfRejected {
         /// The id that was given.
         interrupt_id: InterruptId,
+    },
+    /// The call asks questions: it is answered or rejected, and cannot be approved without answers.
+    #[error("interrupt {interrupt_id} asks questions, which have to be answered")]
+    NotAnswered {
+        /// The id that was given.
+        interrupt_id: InterruptId,
+    },
+    /// The call asks no questions: it is approved or rejected.
+    #[error("interrupt {interrupt_id} asks no questions")]
+    AsksNoQuestions {
+        /// The id that was given.
+        interrupt_id: InterruptId,
+    },
+    /// The answers do not fit the questions; nobody has answered any of them.
+    #[error("the answers to interrupt {interrupt_id} do not fit")]
+    AnswersDoNotFit {
+        /// The id that was given.
+        interrupt_id: InterruptId,
+        /// What is wrong with them.
+        #[source]
+        problem: AnswerProblem,
     },
     /// The session's state has no room for the words of this answer; one without them is taken.
     #[error("the session has no room for the words of this answer")]

@@ -5,6 +5,7 @@
     reason = "all scenarios have one shape, and some restart the engine"
 )]
 
+mod questions;
 mod steering;
 mod wishes;
 
@@ -18,6 +19,7 @@ use abide::store::SessionStatus;
 
 use crate::support::World;
 
+use questions::QUESTIONS;
 use steering::STEERING;
 use wishes::WISHES;
 
@@ -119,7 +121,7 @@ const ALL: &[Scenario] = &[
 
 /// Returns every scenario.
 pub(crate) fn all() -> impl Iterator<Item = &'static Scenario> {
-    ALL.iter().chain(WISHES).chain(STEERING)
+    ALL.iter().chain(WISHES).chain(STEERING).chain(QUESTIONS)
 }
 
 /// A01, I19: an answer, its usage, nothing pending.

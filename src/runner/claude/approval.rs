@@ -69,7 +69,7 @@ pub(super) fn gather(
         } else {
             match (policies.policy_for(&name, ToolAnnotations::default())).approval {
                 Approval::ByEffect => None,
-                Approval::Required | Approval::NotRequired => {
+                Approval::Required | Approval::NotRequired | Approval::Answers => {
                     Some("contradicts the policy, which says itself whether calls wait")
                 }
             }

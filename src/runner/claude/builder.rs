@@ -10,7 +10,7 @@ use super::hooks::Hooks;
 use super::warm::WarmProcesses;
 use super::{ClaudeAgentRunner, GatedCallWait, LiveProof, OptionsSource};
 use crate::definition::DefinitionError;
-use crate::policy::ToolPolicies;
+use crate::policy::{ToolAnnotations, ToolPolicies};
 use crate::runner::{PRE_TOOL_USE_HOOK_DEADLINE_DEFAULT, PreToolUse, PreToolUseHook};
 use crate::tool::CustomTool;
 use crate::transport::CliLauncher;
@@ -176,8 +176,9 @@ impl ClaudeAgentRunnerBuilder {
     ///
     /// # Errors
     /// [`DefinitionError::ToolServerName`], [`DefinitionError::ToolName`],
-    /// [`DefinitionError::DuplicateTool`]; [`DefinitionError::ApprovalRule`] for a rule of a tool that
-    /// nobody knows, for the second one of a tool, and for one beside a policy that says itself
+    /// [`DefinitionError::DuplicateTool`]; [`DefinitionError::Policy`] for a policy of questions for a
+    /// tool that asks none, or another one for `AskUserQuestion`;
+    /// [`DefinitionError::ApprovalRule`] for a rule of a tool that nobody knows, for the second one of a tool, and for one beside a policy that says itself
     /// whether calls wait; [`DefinitionError::Option`] without a launcher;
     /// [`DefinitionError::Options`] with options that are refused.
     pub fn build(self) -> Result<ClaudeAgentRunner, DefinitionError> {
@@ -198,6 +199,7 @@ impl ClaudeAgentRunnerBuilder {
                 return Err(DefinitionError::DuplicateTool { name });
             }
         }
+        check_questions(&self.policies, &tools)?;
         let mut hooks = self.hooks;
         hooks.rules = approval::gather(self.rules, &tools, &self.server_name, &self.policies)?;
         let launcher = self.launcher.ok_or(DefinitionError::Option {
@@ -229,6 +231,29 @@ impl ClaudeAgentRunnerBuilder {
         }
         Ok(runner)
     }
+}
+
+/// Only what asks people is answered, and it is nothing but answered.
+fn check_questions(
+    policies: &ToolPolicies,
+    tools: &BTreeMap<String, CustomTool>,
+) -> Result<(), DefinitionError> {
+    for name in policies.names() {
+        let policy = policies.policy_for(name, ToolAnnotations::default());
+        let reason = match (policy.asks_questions(), name) {
+            (false, "AskUserQuestion") => {
+                "must be one for questions: nothing else answers its calls"
+            }
+            (true, "AskUserQuestion") => continue,
+            (true, _) if !tools.contains_key(name) => {
+                "is for questions, which only AskUserQuestion and custom tools ask"
+            }
+            (true | false, _) => continue,
+        };
+        let name = name.to_owned();
+        return Err(DefinitionError::Policy { name, reason });
+    }
+    Ok(())
 }
 
 fn check_tool(server: &str, name: &str) -> Result<(), &'static str> {

@@ -15,8 +15,13 @@ pub(super) fn live() -> Stepper {
 
 /// A live turn in which these tools have approval rules.
 pub(super) fn ruled(tools: &[&str]) -> Stepper {
+    live_with(|plan| plan.ruled = tools.iter().map(|it| (*it).to_owned()).collect())
+}
+
+/// A live turn whose plan is a little different.
+pub(super) fn live_with(change: impl FnOnce(&mut SegmentPlan)) -> Stepper {
     let mut plan = live_plan();
-    plan.ruled = tools.iter().map(|it| (*it).to_owned()).collect();
+    change(&mut plan);
     let mut stepper = started(plan);
     stepper.mirror_prompt();
     stepper
@@ -109,7 +114,7 @@ impl Stepper {
         self.drain();
     }
 
-    fn session_changed(&mut self) {
+    pub(super) fn session_changed(&mut self) {
         self.segment.handle_session_changed();
         self.drain();
     }

@@ -9,6 +9,7 @@ mod live;
 mod model_calls;
 mod others;
 mod plans;
+mod questions;
 mod results;
 mod resuming;
 mod reuse;

@@ -38,7 +38,7 @@ fn states() -> Vec<(&'static str, SessionState)> {
         decision: Decision::Reject { message },
         decided_by: Some("ann".to_owned()),
         digest: None,
-        changed_arguments: None,
+        arguments: ResolvedArguments::AsAsked,
     };
     world.apply(Input::ResolveInterrupt(rejection)).unwrap();
     let attempt = world.begin_due();

@@ -298,7 +298,11 @@ impl History {
             decision,
             decided_by: None,
             digest: None,
-            changed_arguments: self.random.is_one_in(6).then(|| "{}".to_owned()),
+            arguments: match self.random.below(12) {
+                0 | 1 => ResolvedArguments::Changed("{}".to_owned()),
+                2..=4 => ResolvedArguments::Answered("{}".to_owned()),
+                _ => ResolvedArguments::AsAsked,
+            },
         }))
     }
 
@@ -443,6 +447,7 @@ impl History {
             Approval::Required,
             Approval::NotRequired,
             Approval::NotRequired,
+            Approval::Answers,
         ];
         let places = [CallPlace::Step, CallPlace::Segment];
         let mut policy = ToolPolicy::new(self.random.pick(&effects).unwrap())
@@ -470,13 +475,17 @@ impl History {
                 SessionStatus::Running | SessionStatus::AwaitingApproval => {}
             }
             for interrupt_id in self.world.open_interrupts() {
-                self.feed(Input::ResolveInterrupt(Resolution {
-                    interrupt_id,
-                    decision: Decision::Approve,
-                    decided_by: None,
-                    digest: None,
-                    changed_arguments: None,
-                }));
+                // Each is a question or an approval, and one of the two is refused.
+                let answered = ResolvedArguments::Answered("{}".to_owned());
+                for arguments in [answered, ResolvedArguments::AsAsked] {
+                    self.feed(Input::ResolveInterrupt(Resolution {
+                        interrupt_id: interrupt_id.clone(),
+                        decision: Decision::Approve,
+                        decided_by: None,
+                        digest: None,
+                        arguments,
+                    }));
+                }
             }
             match due_steps(&self.world.state).last().cloned() {
                 None => {}

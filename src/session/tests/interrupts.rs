@@ -26,7 +26,7 @@ fn answer(decision: Decision) -> Resolution {
         decision,
         decided_by: None,
         digest: None,
-        changed_arguments: None,
+        arguments: ResolvedArguments::AsAsked,
     }
 }
 
@@ -141,7 +141,7 @@ fn an_answer_holds_for_the_input_that_was_seen() {
     let digest = |arguments| ArgumentsDigest::of(&SessionId::new("s").unwrap(), "tool", arguments);
     let wrong = Resolution {
         digest: Some(digest(r#"{"for":"c2"}"#)),
-        changed_arguments: None,
+        arguments: ResolvedArguments::AsAsked,
         ..answer(Decision::Approve)
     };
     let refusal = refused(world.apply(Input::ResolveInterrupt(wrong)));
@@ -150,7 +150,7 @@ fn an_answer_holds_for_the_input_that_was_seen() {
     assert_eq!(world.status("c1"), CallStatus::Requested);
     let right = Resolution {
         digest: Some(digest(r#"{"for":"c1"}"#)),
-        changed_arguments: None,
+        arguments: ResolvedArguments::AsAsked,
         ..answer(Decision::Approve)
     };
     let reply = world.apply(Input::ResolveInterrupt(right)).unwrap();
@@ -229,7 +229,7 @@ fn answers_may_come_in_any_order() {
 fn changed(call: &str, arguments: &str) -> Input {
     Input::ResolveInterrupt(Resolution {
         interrupt_id: InterruptId::of_call(TurnId::new(1), &call_id(call)),
-        changed_arguments: Some(arguments.to_owned()),
+        arguments: ResolvedArguments::Changed(arguments.to_owned()),
         ..answer(Decision::Approve)
     })
 }
@@ -302,7 +302,7 @@ fn arguments_that_cannot_be_changed_are_refused() {
     assert!(matches!(told, Refusal::FieldTooLong { .. }));
     let rejecting = Input::ResolveInterrupt(Resolution {
         interrupt_id: InterruptId::from_client("t1/c1"),
-        changed_arguments: Some("{}".to_owned()),
+        arguments: ResolvedArguments::Changed("{}".to_owned()),
         ..answer(Decision::Reject { message: None })
     });
     let told = refused(world.apply(rejecting));

@@ -246,7 +246,7 @@ fn changed_arguments_are_carried_over_with_the_approval() {
             decision: Decision::Approve,
             decided_by: Some("ann".to_owned()),
             digest: None,
-            changed_arguments: Some(text.to_owned()),
+            arguments: ResolvedArguments::Changed(text.to_owned()),
         })
     };
     let interrupt_of = |id: &str| InterruptId::of_call(TurnId::new(1), &call_id(id));

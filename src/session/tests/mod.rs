@@ -9,6 +9,7 @@ mod interrupts;
 mod lifetime;
 mod limits;
 mod live;
+mod questions;
 mod queue;
 mod rules;
 mod segment_calls;
@@ -23,7 +24,8 @@ use std::time::Duration;
 
 use super::{
     ActiveTurn, AttemptKey, CloseMode, DueStep, Input, Phase, ReduceError, Refusal, Reply,
-    Resolution, RunningAttempt, SessionState, SteerMode, Steering, create, due_steps, reduce,
+    Resolution, ResolvedArguments, RunningAttempt, SessionState, SteerMode, Steering, create,
+    due_steps, reduce,
 };
 use crate::event::{EventKind, SessionEvent};
 use crate::failure::{AttemptFailure, FailureClass};
@@ -354,7 +356,7 @@ impl World {
             decision,
             decided_by: None,
             digest: None,
-            changed_arguments: None,
+            arguments: ResolvedArguments::AsAsked,
         }))
     }
 

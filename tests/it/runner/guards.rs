@@ -141,3 +141,40 @@ fn approval_rules_that_would_not_hold_are_refused() {
         assert_eq!(beside.as_deref(), Some("Read"), "{approval:?}");
     }
 }
+
+/// N37, O50: questions are asked by `AskUserQuestion` and by custom tools, and answered by no approval.
+#[test]
+fn policies_that_nobody_could_answer_are_refused() {
+    let world = World::fake();
+    let desk = Desk::default();
+    let build = |name: &str, policy: ToolPolicy| {
+        let tool = desk.tool("ask", |_, _| Ok(ToolOutput::text("")));
+        let builder = ClaudeAgentRunner::builder(world.options())
+            .custom_tool(tool)
+            .tool_policies(ToolPolicies::new().with(name, policy))
+            .launcher(Arc::clone(&world.launcher));
+        match builder.build() {
+            Ok(_) => None,
+            Err(DefinitionError::Policy { name, .. }) => Some(name),
+            Err(other) => panic!("{other}"),
+        }
+    };
+    let (asks, reads) = (ToolPolicy::questions(), ToolPolicy::new(ToolEffect::Read));
+    for (name, policy, is_refused) in [
+        ("AskUserQuestion", asks, false),
+        ("ask", asks, false),
+        ("Bash", reads, false),
+        ("AskUserQuestion", reads, true),
+        (
+            "AskUserQuestion",
+            reads.with_approval(Approval::Required),
+            true,
+        ),
+        ("Bash", asks, true),
+        ("mcp__desk__ask", asks, true),
+    ] {
+        let refused = build(name, policy);
+        let expected = is_refused.then(|| name.to_owned());
+        assert_eq!(refused, expected, "{name} {policy:?}");
+    }
+}

@@ -58,6 +58,8 @@ pub(crate) struct World {
     pub(crate) variables: Vec<(&'static str, &'static str)>,
     /// The approval rules of the next engine, by policy name.
     pub(crate) rules: Vec<(&'static str, Rule)>,
+    /// The tools of the CLI that the model has.
+    pub(crate) tools: Vec<&'static str>,
     /// What people are shown of arguments.
     pub(crate) view: Option<View>,
     /// Where the worker stands still.
@@ -158,6 +160,7 @@ impl World {
             session_options: SessionOptions::default(),
             policies: ToolPolicies::new(),
             spend_limit: None,
+            tools: vec!["Bash", "Read"],
             view: None,
             variables: Vec::new(),
             rules: Vec::new(),
@@ -198,7 +201,7 @@ impl World {
             .keep();
         let options = ClaudeAgentOptions::new(self.directory.path().join("work"))
             .with_model("claude-sonnet-5")
-            .with_tools(["Bash", "Read"]);
+            .with_tools(self.tools.iter().copied());
         let (options, launcher): (_, Arc<dyn CliLauncher>) = match &self.cli {
             Cli::Fake { launcher, .. } => (
                 options.with_environment(CliEnvironment::empty()),

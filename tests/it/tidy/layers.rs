@@ -27,6 +27,7 @@ const LAYERS: &[(Layer, &[&str])] = &[
         &[
             "ids",
             "policy",
+            "question",
             "settings",
             "turn",
             "event",
