@@ -107,7 +107,7 @@ impl AgentSessionClient {
 
     async fn conversation(&self, state: &SessionState) -> Result<Vec<StoredMessage>, ClientError> {
         let (store, session) = (Arc::clone(&self.store), state.session_id.clone());
-        let history = History::open(store, session, state.head).await?;
+        let history = History::open_impatiently(store, session, state.head).await?;
         Ok(history.read_all().await?)
     }
 
