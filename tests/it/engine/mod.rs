@@ -1,6 +1,7 @@
 //! The local engine over a runner that has no model: what it promises to every runner.
 
 mod broken_store;
+mod call_faults;
 mod clients;
 mod coded;
 mod copies;
@@ -12,6 +13,7 @@ mod recovery;
 mod scripted;
 mod size;
 mod slow_readers;
+mod stages;
 mod store_faults;
 mod turns;
 mod wishes;
