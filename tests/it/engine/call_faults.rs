@@ -392,3 +392,27 @@ async fn every_call_is_told_of_a_locked_file() {
         assert_ne!(left(&place, id).await, before, "{call:?}: again");
     }
 }
+
+/// P16: a directory that is moved away while its file is open, and back: what was answered meanwhile is
+/// there for whoever opens it then, and who opens it meanwhile is told.
+#[tokio::test]
+async fn a_directory_that_is_moved_away_and_back_loses_nothing() {
+    let directory = tempfile::TempDir::new().unwrap();
+    let [here, away] = ["here", "away"].map(|it| directory.path().join(it));
+    std::fs::create_dir(&here).unwrap();
+    let mut place = Place::new(Scripted::open());
+    let file = here.join("s.sqlite");
+    place.store = Arc::new(SqliteStateStore::open(&file).await.unwrap());
+    prepare(&place, &[("s".to_owned(), At::Waiting)]).await;
+    let id = session("s");
+    std::fs::rename(&here, &away).unwrap();
+    assert!(!make(&place.client(), &id, Call::Approve).await.unwrap());
+    let missing = SqliteStateStore::open(&file).await;
+    let is_told = matches!(missing, Err(StoreError::Unusable { .. }));
+    assert!(is_told, "{missing:?}");
+    std::fs::rename(&away, &here).unwrap();
+    let done = left(&place, &id).await;
+    place.store = Arc::new(SqliteStateStore::open(&file).await.unwrap());
+    assert_eq!(left(&place, &id).await, done);
+    assert!(make(&place.client(), &id, Call::Approve).await.unwrap());
+}

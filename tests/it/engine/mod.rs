@@ -3,6 +3,7 @@
 mod broken_store;
 mod call_faults;
 mod clients;
+mod clocks;
 mod coded;
 mod copies;
 mod events;
