@@ -8,6 +8,7 @@ mod coded;
 mod copies;
 mod events;
 mod inbox;
+mod many_events;
 mod races;
 mod receipts;
 mod recovery;
