@@ -107,7 +107,7 @@ impl AgentSessionClient {
 
     async fn conversation(&self, state: &SessionState) -> Result<Vec<StoredMessage>, ClientError> {
         let (store, session) = (Arc::clone(&self.store), state.session_id.clone());
-        let history = History::open(store, session, state.head).await?;
+        let history = History::open_impatiently(store, session, state.head).await?;
         Ok(history.read_all().await?)
     }
 
@@ -161,12 +161,15 @@ impl AgentSessionClient {
             Err(error)
                 if matches!(error, StoreError::Conflict { .. }) || error.may_have_happened() =>
             {
-                match self.started_before(&session_id, &digest).await? {
-                    Some(true) => Ok(false),
-                    Some(false) => Err(ClientError::SessionExists {
+                match self.started_before(&session_id, &digest).await {
+                    Ok(Some(true)) => Ok(false),
+                    Ok(Some(false)) => Err(ClientError::SessionExists {
                         session: session_id,
                     }),
-                    None => Err(error.into()),
+                    // What cannot be read back may hold all the same.
+                    Err(_) if error.may_have_happened() => Err(error.into()),
+                    Ok(None) => Err(error.into()),
+                    Err(error) => Err(error),
                 }
             }
             Err(error) => Err(error.into()),

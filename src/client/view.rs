@@ -37,7 +37,8 @@ pub(super) async fn snapshot(
     let is_shown = |it: &StoredMessage| it.role != MessageRole::Hidden;
     let (mut messages, mut has_earlier) = match (messages_max, state.head) {
         (None, head) => {
-            let history = History::open(Arc::clone(store), session.clone(), head).await?;
+            let history =
+                History::open_impatiently(Arc::clone(store), session.clone(), head).await?;
             (history.read_all().await?, false)
         }
         (Some(_), None) => (Vec::new(), false),

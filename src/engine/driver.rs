@@ -178,7 +178,8 @@ impl Driver {
                         state = self.load().await?;
                     }
                 }
-                () = tokio::time::sleep(wait.unwrap_or(NEAR)), if wait.is_some() => {}
+                // No longer, because somebody may set the clock meanwhile.
+                () = tokio::time::sleep(wait.map_or(NEAR, |it| it.min(NEAR))), if wait.is_some() => {}
             }
         }
         self.wind_down(&mut state).await

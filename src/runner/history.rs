@@ -20,10 +20,32 @@ enum Source {
     Store {
         store: Arc<dyn StateStore>,
         session: SessionId,
+        when_busy: WhenBusy,
         chunks: VecDeque<ChunkHeader>,
         window: Window,
     },
     List(Option<Vec<StoredMessage>>),
+}
+
+/// What comes of a read that a store has no time for now.
+#[derive(Debug, Clone, Copy)]
+enum WhenBusy {
+    /// What runs would be lost with the read.
+    Wait,
+    /// Whoever asked may ask again.
+    Tell,
+}
+
+impl WhenBusy {
+    async fn read<T, F>(self, mut read: impl FnMut() -> F) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, StoreError>>,
+    {
+        match self {
+            Self::Wait => read_patiently(read).await,
+            Self::Tell => read().await,
+        }
+    }
 }
 
 impl History {
@@ -37,15 +59,38 @@ impl History {
         session: SessionId,
         head: Option<ChunkId>,
     ) -> Result<Self, StoreError> {
+        Self::open_with(store, session, head, WhenBusy::Wait).await
+    }
+
+    /// Opens it for a client, who is told that the store is busy.
+    ///
+    /// # Errors
+    /// As [`StateStore::chunk_chain`].
+    pub(crate) async fn open_impatiently(
+        store: Arc<dyn StateStore>,
+        session: SessionId,
+        head: Option<ChunkId>,
+    ) -> Result<Self, StoreError> {
+        Self::open_with(store, session, head, WhenBusy::Tell).await
+    }
+
+    async fn open_with(
+        store: Arc<dyn StateStore>,
+        session: SessionId,
+        head: Option<ChunkId>,
+        when_busy: WhenBusy,
+    ) -> Result<Self, StoreError> {
         let chunks = match head {
-            Some(head) => read_patiently(|| store.chunk_chain(&session, head))
-                .await?
-                .into(),
+            Some(head) => {
+                let read = || store.chunk_chain(&session, head);
+                when_busy.read(read).await?.into()
+            }
             None => VecDeque::new(),
         };
         Ok(Self(Source::Store {
             store,
             session,
+            when_busy,
             chunks,
             window: Window::new(),
         }))
@@ -71,17 +116,20 @@ impl History {
             Source::Store {
                 store,
                 session,
+                when_busy,
                 chunks,
                 window,
             } => {
+                let when_busy = *when_busy;
                 let Some((count, last)) = next_chunks(chunks) else {
                     return Ok(None);
                 };
-                let read = read_patiently(|| store.read_chunks(session, last, count)).await?;
+                let read = || store.read_chunks(session, last, count);
+                let read = when_busy.read(read).await?;
                 chunks.drain(..count);
                 let mut page = Vec::new();
                 for chunk in read {
-                    let plain = unpack(&**store, session, window, chunk).await?;
+                    let plain = unpack(&**store, session, when_busy, window, chunk).await?;
                     page.append(&mut decode_chunk(&plain)?);
                 }
                 Ok(Some(page))
@@ -120,6 +168,7 @@ fn next_chunks(chunks: &VecDeque<ChunkHeader>) -> Option<(usize, ChunkId)> {
 async fn unpack(
     store: &dyn StateStore,
     session: &SessionId,
+    when_busy: WhenBusy,
     window: &mut Window,
     chunk: Chunk,
 ) -> Result<Vec<u8>, StoreError> {
@@ -134,7 +183,7 @@ async fn unpack(
                 .unpack(&chunk.bytes, chunk.raw_bytes)
                 .map_err(damaged)?;
             let ids = unpacked.blobs().map_err(damaged)?;
-            let blobs = read_blobs(store, session, &ids).await?;
+            let blobs = read_blobs(store, session, when_busy, &ids).await?;
             let of = |id: &BlobId| blobs.iter().find(|it| it.0 == *id).map(|it| &it.1[..]);
             unpacked.restore(of).map_err(damaged)
         }
@@ -144,13 +193,14 @@ async fn unpack(
 async fn read_blobs(
     store: &dyn StateStore,
     session: &SessionId,
+    when_busy: WhenBusy,
     ids: &[BlobId],
 ) -> Result<Vec<(BlobId, Vec<u8>)>, StoreError> {
     if ids.is_empty() {
         return Ok(Vec::new());
     }
     let keys: Vec<_> = ids.iter().map(blob_key).collect();
-    let rows = read_patiently(|| store.read_rows(session, &keys)).await?;
+    let rows = when_busy.read(|| store.read_rows(session, &keys)).await?;
     let found = ids.iter().zip(rows);
     Ok(found.filter_map(|(id, row)| Some((*id, row?))).collect())
 }
@@ -173,7 +223,7 @@ pub(crate) async fn window_after(
     last: ChunkId,
 ) -> Result<Window, StoreError> {
     let mut window = Window::new();
-    let mut group = read_patiently(|| store.read_chunks(session, last, 1)).await?;
+    let mut group = store.read_chunks(session, last, 1).await?;
     let Some(chunk) = group.first() else {
         return Ok(window);
     };
@@ -186,7 +236,7 @@ pub(crate) async fn window_after(
         let count = usize::try_from(behind)
             .unwrap_or(usize::MAX)
             .saturating_add(1);
-        group = read_patiently(|| store.read_chunks(session, last, count)).await?;
+        group = store.read_chunks(session, last, count).await?;
     }
     for chunk in group {
         window
@@ -215,7 +265,7 @@ pub(crate) async fn tail(
         let mut window = Window::new();
         let mut messages = Vec::new();
         for chunk in chunks {
-            let plain = unpack(store, session, &mut window, chunk).await?;
+            let plain = unpack(store, session, WhenBusy::Tell, &mut window, chunk).await?;
             messages.append(&mut decode_chunk(&plain)?);
         }
         if !has_earlier || is_enough(&messages) {
@@ -232,7 +282,7 @@ async fn from_group(
     last: ChunkId,
     count: usize,
 ) -> Result<Vec<Chunk>, StoreError> {
-    let chunks = read_patiently(|| store.read_chunks(session, last, count)).await?;
+    let chunks = store.read_chunks(session, last, count).await?;
     let Some(first) = chunks.first() else {
         return Ok(chunks);
     };
@@ -246,7 +296,7 @@ async fn from_group(
     }
     let behind = usize::try_from(behind).unwrap_or(usize::MAX);
     let count = count.saturating_add(behind);
-    read_patiently(|| store.read_chunks(session, last, count)).await
+    store.read_chunks(session, last, count).await
 }
 
 fn damaged(chunk: ChunkId, error: &UnpackError) -> StoreError {

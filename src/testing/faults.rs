@@ -4,24 +4,20 @@
 //! [`CrashingStore`] models the death of a worker at the sharpest points there are, directly before
 //! and directly after a commit. The commit that it stops at never returns, so nothing that would
 //! follow it happens; the test then drops the engine (or kills the process) and starts another one
-//! over the store behind it.
+//! over the store behind it. Both stand in [front](Front) of a store, as others may.
 
 mod failing;
+mod front;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use async_trait::async_trait;
 use tokio::sync::watch;
 
-use crate::ids::{ChunkId, EventCursor, LeaseEpoch, Revision, SessionId};
-use crate::store::{
-    ChangeStream, Chunk, ChunkHeader, Commit, EventRow, Fence, InterruptFilter, InterruptPage,
-    LeaseAnswer, RowKey, SessionFilter, SessionPage, SessionSize, StateStore, StoreError,
-    StoredSession, WorkerId, WorkerRecord,
-};
+use crate::store::{StateStore, StoreError};
 
-pub use failing::{FailingStore, StoreCall, StoreFault};
+pub use failing::{FailingStore, StoreFault};
+pub use front::{Front, StoreCall};
 
 /// On which side of a commit the crash comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,24 +93,20 @@ impl CrashingStore {
     }
 }
 
-#[async_trait]
-impl StateStore for CrashingStore {
-    async fn load(&self, session: &SessionId) -> Result<Option<StoredSession>, StoreError> {
-        self.check_alive().await;
-        self.inner.load(session).await
+impl Front for CrashingStore {
+    fn behind(&self) -> &dyn StateStore {
+        &*self.inner
     }
 
-    async fn commit(
+    async fn pass<T: Send>(
         &self,
-        session: &SessionId,
-        expected: Revision,
-        fence: Option<Fence>,
-        commit: Commit,
-    ) -> Result<Revision, StoreError> {
+        call: StoreCall,
+        work: impl Future<Output = Result<T, StoreError>> + Send,
+    ) -> Result<T, StoreError> {
         self.check_alive().await;
-        let number = match fence {
-            Some(_) => self.commits.fetch_add(1, Ordering::SeqCst) + 1,
-            None => 0,
+        let number = match call {
+            StoreCall::FencedCommit => self.commits.fetch_add(1, Ordering::SeqCst) + 1,
+            StoreCall::FreeCommit | StoreCall::Read | StoreCall::Lease => 0,
         };
         let side = self
             .point
@@ -123,110 +115,10 @@ impl StateStore for CrashingStore {
         if side == Some(Side::Before) {
             self.stop().await;
         }
-        let answer = self.inner.commit(session, expected, fence, commit).await;
+        let answer = work.await;
         if side == Some(Side::After) {
             self.stop().await;
         }
         answer
-    }
-
-    async fn read_rows(
-        &self,
-        session: &SessionId,
-        keys: &[RowKey],
-    ) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
-        self.check_alive().await;
-        self.inner.read_rows(session, keys).await
-    }
-
-    async fn chunk_chain(
-        &self,
-        session: &SessionId,
-        head: ChunkId,
-    ) -> Result<Vec<ChunkHeader>, StoreError> {
-        self.check_alive().await;
-        self.inner.chunk_chain(session, head).await
-    }
-
-    async fn read_chunks(
-        &self,
-        session: &SessionId,
-        last: ChunkId,
-        count: usize,
-    ) -> Result<Vec<Chunk>, StoreError> {
-        self.check_alive().await;
-        self.inner.read_chunks(session, last, count).await
-    }
-
-    async fn size(&self, session: &SessionId) -> Result<SessionSize, StoreError> {
-        self.check_alive().await;
-        self.inner.size(session).await
-    }
-
-    async fn read_events(
-        &self,
-        session: &SessionId,
-        after: EventCursor,
-        limit: usize,
-    ) -> Result<Vec<EventRow>, StoreError> {
-        self.check_alive().await;
-        self.inner.read_events(session, after, limit).await
-    }
-
-    async fn list(&self, filter: &SessionFilter, limit: usize) -> Result<SessionPage, StoreError> {
-        self.check_alive().await;
-        self.inner.list(filter, limit).await
-    }
-
-    async fn list_interrupts(
-        &self,
-        filter: &InterruptFilter,
-        limit: usize,
-    ) -> Result<InterruptPage, StoreError> {
-        self.check_alive().await;
-        self.inner.list_interrupts(filter, limit).await
-    }
-
-    async fn register_worker(&self, worker: &WorkerRecord) -> Result<(), StoreError> {
-        self.check_alive().await;
-        self.inner.register_worker(worker).await
-    }
-
-    async fn heartbeat(&self, worker: &WorkerId) -> Result<u64, StoreError> {
-        self.check_alive().await;
-        self.inner.heartbeat(worker).await
-    }
-
-    async fn remove_worker(&self, worker: &WorkerId) -> Result<(), StoreError> {
-        self.check_alive().await;
-        self.inner.remove_worker(worker).await
-    }
-
-    async fn acquire_lease(
-        &self,
-        session: &SessionId,
-        worker: &WorkerId,
-        take_over: Option<LeaseEpoch>,
-    ) -> Result<LeaseAnswer, StoreError> {
-        self.check_alive().await;
-        self.inner.acquire_lease(session, worker, take_over).await
-    }
-
-    async fn release_lease(
-        &self,
-        session: &SessionId,
-        epoch: LeaseEpoch,
-    ) -> Result<(), StoreError> {
-        self.check_alive().await;
-        self.inner.release_lease(session, epoch).await
-    }
-
-    fn changes(&self) -> ChangeStream {
-        self.inner.changes()
-    }
-
-    async fn delete(&self, session: &SessionId) -> Result<bool, StoreError> {
-        self.check_alive().await;
-        self.inner.delete(session).await
     }
 }

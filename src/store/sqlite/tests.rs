@@ -8,8 +8,12 @@ use tokio::sync::broadcast;
 use super::failure::Fault;
 use super::values::PackedCommit;
 use super::{Done, SqliteStateStore, apply, interrupts, listing, schema, writer};
+use crate::client::{AgentSessionClient, ClientError, CloseMode, StartSession, SteerMode};
 use crate::event::StepKind;
-use crate::ids::{FlowType, InterruptId, Revision, SessionId, Tenant, Timestamp};
+use crate::ids::{
+    FlowType, InterruptId, MessageId, RequestId, Revision, SessionId, Tenant, Timestamp,
+};
+use crate::settings::SessionSettings;
 use crate::store::{
     Change, Commit, InterruptFilter, InterruptPosition, SessionFilter, SessionStatus,
     StateStore as _, StoreError, TimeRange,
@@ -118,6 +122,99 @@ async fn a_full_disk_fails_the_big_commit_and_not_its_group() {
         assert_eq!(change.session(), Some(&id(name)));
     }
     assert_eq!(told.recv().await, Err(broadcast::error::RecvError::Closed));
+}
+
+/// P03, P16: a client's calls on a full disk are told so and leave nothing; the same calls have their
+/// effect once there is room, which the removal of a session makes.
+#[tokio::test]
+async fn calls_on_a_full_disk_leave_nothing_and_hold_once_there_is_room() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = SqliteStateStore::open(directory.path().join("a.db")).await;
+    let store = std::sync::Arc::new(store.unwrap());
+    let client = AgentSessionClient::new(std::sync::Arc::clone(&store) as _);
+    // Cannot be packed well, so that it needs pages of its own.
+    let mut number = 1_u64;
+    let mut text = |bytes: usize| -> String {
+        let digit = |_| {
+            number = number
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            char::from(b'A' + (number >> 58) as u8)
+        };
+        (0..bytes).map(digit).collect()
+    };
+    let start = |name: &str, text: String| {
+        StartSession::new(id(name), FlowType::new("Flow").unwrap()).with_initial_message(text)
+    };
+    client
+        .start_session(start("old", text(400_000)))
+        .await
+        .unwrap();
+    let old = id("old");
+    let closed = client.close_session(&old, CloseMode::Cancel, None);
+    closed.await.unwrap();
+    client
+        .start_session(start("a", "hello".to_owned()))
+        .await
+        .unwrap();
+    let a = id("a");
+    client.send_user_message(&a, "two", None).await.unwrap();
+    let fill = |at: &Connection, _| {
+        // The smallest number that SQLite takes: what the file has.
+        at.query_row("PRAGMA max_page_count = 1", [], |_| Ok(()))?;
+        let (value, changed) = ((), None);
+        Ok(Done { value, changed })
+    };
+    store.writer.write("fill the disk", fill).await.unwrap();
+
+    let (long, settings) = (
+        text(40_000),
+        SessionSettings {
+            model: Some(text(12_000)),
+            ..SessionSettings::default()
+        },
+    );
+    let calls = async || {
+        let request = |name: &str| Some(RequestId::new(name).unwrap());
+        let (mode, two) = (SteerMode::AtBoundary, MessageId::new(2));
+        let started = client.start_session(start("b", long.clone())).await;
+        let sent = client.send_user_message(&a, &*long, request("r1")).await;
+        let edited = client
+            .edit_queued_message(&a, two, &*long, request("r2"))
+            .await;
+        let steered = client
+            .steer_user_message(&a, &*long, mode, request("r3"))
+            .await;
+        let set = client
+            .update_settings(&a, 0, settings.clone(), request("r4"))
+            .await;
+        [
+            started.map(|is_new| !is_new),
+            sent.map(|it| it.duplicate),
+            edited.map(|it| it.duplicate),
+            steered.map(|it| it.duplicate),
+            set.map(|it| it.duplicate),
+        ]
+    };
+    let before = client.snapshot(&a).await.unwrap();
+    for answer in calls().await {
+        let error = answer.unwrap_err();
+        let is_full = matches!(&error, ClientError::Store(StoreError::Full { .. }));
+        assert!(is_full, "{error:?}");
+        assert!(error.is_retryable() && !error.may_have_happened());
+    }
+    assert_eq!(client.snapshot(&a).await.unwrap(), before);
+    assert_eq!(store.load(&id("b")).await.unwrap(), None);
+
+    client.delete_session(&old).await.unwrap();
+    for is_repeat in [false, true] {
+        let answers = calls().await.map(Result::unwrap);
+        assert_eq!(answers, [is_repeat; 5]);
+    }
+    let after = client.snapshot(&a).await.unwrap();
+    assert_eq!(after.revision, Revision(before.revision.0 + 4));
+    assert_eq!(after.queued_messages.len(), 2);
+    assert_eq!(after.steered_messages.len(), 1);
 }
 
 /// P16: a commit that does not get the write lock is busy, and does not hold later.

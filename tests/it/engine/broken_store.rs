@@ -3,161 +3,18 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use abide::ids::{ChunkId, LeaseEpoch, Revision};
-use abide::store::{
-    ChangeStream, Chunk, ChunkHeader, Commit, EventRow, Fence, InterruptFilter, InterruptPage,
-    LeaseAnswer, RowChange, RowKey, SessionFilter, SessionPage, SessionSize, StoreError,
-    StoredSession, WorkerId, WorkerRecord,
-};
-use async_trait::async_trait;
+use abide::store::{Commit, RowChange, RowKey};
+use abide::testing::faults::{FailingStore, StoreCall, StoreFault};
 
 use super::*;
 
-/// A store whose backend fails on command, heartbeats excepted.
-#[derive(Debug)]
-struct Breakable {
-    inner: Arc<dyn StateStore>,
-    is_broken: AtomicBool,
-    loads: std::sync::atomic::AtomicU64,
-}
-
-impl Breakable {
-    fn over(inner: Arc<dyn StateStore>) -> Arc<Self> {
-        Arc::new(Self {
-            inner,
-            is_broken: AtomicBool::new(false),
-            loads: std::sync::atomic::AtomicU64::new(0),
-        })
-    }
-
-    fn set_broken(&self, is_broken: bool) {
-        self.is_broken.store(is_broken, Ordering::SeqCst);
-    }
-
-    fn check(&self) -> Result<(), StoreError> {
-        if self.is_broken.load(Ordering::SeqCst) {
-            return Err(StoreError::Backend {
-                operation: "read the file",
-                source: "too many open files".into(),
-            });
-        }
-        Ok(())
-    }
-}
-
-#[async_trait]
-impl StateStore for Breakable {
-    async fn load(&self, session: &SessionId) -> Result<Option<StoredSession>, StoreError> {
-        self.loads.fetch_add(1, Ordering::SeqCst);
-        self.check()?;
-        self.inner.load(session).await
-    }
-
-    async fn commit(
-        &self,
-        session: &SessionId,
-        expected: Revision,
-        fence: Option<Fence>,
-        commit: Commit,
-    ) -> Result<Revision, StoreError> {
-        self.check()?;
-        self.inner.commit(session, expected, fence, commit).await
-    }
-
-    async fn read_rows(
-        &self,
-        session: &SessionId,
-        keys: &[RowKey],
-    ) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
-        self.check()?;
-        self.inner.read_rows(session, keys).await
-    }
-
-    async fn chunk_chain(
-        &self,
-        session: &SessionId,
-        head: ChunkId,
-    ) -> Result<Vec<ChunkHeader>, StoreError> {
-        self.check()?;
-        self.inner.chunk_chain(session, head).await
-    }
-
-    async fn read_chunks(
-        &self,
-        session: &SessionId,
-        last: ChunkId,
-        count: usize,
-    ) -> Result<Vec<Chunk>, StoreError> {
-        self.check()?;
-        self.inner.read_chunks(session, last, count).await
-    }
-
-    async fn size(&self, session: &SessionId) -> Result<SessionSize, StoreError> {
-        self.inner.size(session).await
-    }
-
-    async fn read_events(
-        &self,
-        session: &SessionId,
-        after: EventCursor,
-        limit: usize,
-    ) -> Result<Vec<EventRow>, StoreError> {
-        self.inner.read_events(session, after, limit).await
-    }
-
-    async fn list(&self, filter: &SessionFilter, limit: usize) -> Result<SessionPage, StoreError> {
-        self.check()?;
-        self.inner.list(filter, limit).await
-    }
-
-    async fn list_interrupts(
-        &self,
-        filter: &InterruptFilter,
-        limit: usize,
-    ) -> Result<InterruptPage, StoreError> {
-        self.check()?;
-        self.inner.list_interrupts(filter, limit).await
-    }
-
-    async fn register_worker(&self, worker: &WorkerRecord) -> Result<(), StoreError> {
-        self.inner.register_worker(worker).await
-    }
-
-    async fn heartbeat(&self, worker: &WorkerId) -> Result<u64, StoreError> {
-        self.inner.heartbeat(worker).await
-    }
-
-    async fn remove_worker(&self, worker: &WorkerId) -> Result<(), StoreError> {
-        self.inner.remove_worker(worker).await
-    }
-
-    async fn acquire_lease(
-        &self,
-        session: &SessionId,
-        worker: &WorkerId,
-        take_over: Option<LeaseEpoch>,
-    ) -> Result<LeaseAnswer, StoreError> {
-        self.check()?;
-        self.inner.acquire_lease(session, worker, take_over).await
-    }
-
-    async fn release_lease(
-        &self,
-        session: &SessionId,
-        epoch: LeaseEpoch,
-    ) -> Result<(), StoreError> {
-        self.check()?;
-        self.inner.release_lease(session, epoch).await
-    }
-
-    fn changes(&self) -> ChangeStream {
-        self.inner.changes()
-    }
-
-    async fn delete(&self, session: &SessionId) -> Result<bool, StoreError> {
-        self.check()?;
-        self.inner.delete(session).await
-    }
+/// A store that is gone while the flag is up.
+fn breakable(inner: &Arc<dyn StateStore>) -> (Arc<FailingStore>, Arc<AtomicBool>) {
+    let is_broken = Arc::new(AtomicBool::new(false));
+    let broken = Arc::clone(&is_broken);
+    let plan = move |_, _| broken.load(Ordering::SeqCst).then_some(StoreFault::Gone);
+    let store = FailingStore::new(Arc::clone(inner), plan);
+    (Arc::new(store), is_broken)
 }
 
 /// G8: a driver that ended because its store failed, and whose lease could not even be given back,
@@ -167,20 +24,20 @@ impl StateStore for Breakable {
 async fn a_session_goes_on_once_its_store_works_again() {
     let mut place = Place::new(Scripted::closed());
     let behind = Arc::clone(&place.store);
-    let store = Breakable::over(Arc::clone(&behind));
-    place.store = Arc::clone(&store) as _;
+    let (store, is_broken) = breakable(&behind);
+    place.store = store;
     let _engine = place.engine().await;
     let id = session("s");
     let client = place.client();
     client.start_session(start("s", "wait")).await.unwrap();
     place.runner.waiting(1).await;
-    store.set_broken(true);
+    is_broken.store(true, Ordering::SeqCst);
     // Through the store behind it: it wakes the driver, which cannot read its session.
     let other = AgentSessionClient::new(behind);
     other.send_user_message(&id, "next", None).await.unwrap();
     // sleeps because only (virtual) time passes here
     tokio::time::sleep(Duration::from_secs(1)).await;
-    store.set_broken(false);
+    is_broken.store(false, Ordering::SeqCst);
     place.runner.open_gate();
     let over = async { Log::of(&other, &id).await.turns_over(2).await };
     tokio::time::timeout(Duration::from_secs(60), over)
@@ -194,7 +51,7 @@ async fn a_session_goes_on_once_its_store_works_again() {
 async fn a_damaged_session_costs_little_and_holds_up_nobody() {
     let mut place = Place::new(Scripted::closed());
     let behind = Arc::clone(&place.store);
-    let store = Breakable::over(Arc::clone(&behind));
+    let (store, _) = breakable(&behind);
     place.store = Arc::clone(&store) as _;
     let engine = place.engine().await;
     let client = place.client();
@@ -222,11 +79,13 @@ async fn a_damaged_session_costs_little_and_holds_up_nobody() {
         .unwrap();
     place.runner.open_gate();
     Log::of(&client, &id).await.turns_over(1).await;
-    let before = store.loads.load(Ordering::SeqCst);
+    let before = store.calls(StoreCall::Read);
     // sleeps because only (virtual) time passes here
     tokio::time::sleep(Duration::from_secs(600)).await;
-    let loads = store.loads.load(Ordering::SeqCst) - before;
-    assert!(loads < 100, "{loads}");
+    // Each look at all sessions is a read.
+    let looks = 600 / place.options.scan_interval.as_secs();
+    let reads = store.calls(StoreCall::Read) - before;
+    assert!(reads < looks + 100, "{reads}");
     client.start_session(start("t", "hello")).await.unwrap();
     let other = session("t");
     let over = async { Log::of(&client, &other).await.turns_over(1).await };

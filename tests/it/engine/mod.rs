@@ -1,17 +1,21 @@
 //! The local engine over a runner that has no model: what it promises to every runner.
 
 mod broken_store;
+mod call_faults;
 mod clients;
+mod clocks;
 mod coded;
 mod copies;
 mod events;
 mod inbox;
+mod many_events;
 mod races;
 mod receipts;
 mod recovery;
 mod scripted;
 mod size;
 mod slow_readers;
+mod stages;
 mod store_faults;
 mod turns;
 mod wishes;

@@ -6,11 +6,10 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use abide::client::CloseMode;
 use abide::store::{RowKey, RowKind, SqliteStateStore};
 use serde_json::{Value, json};
 
-use super::receipts::waiting_session;
+use super::stages::{At, prepare};
 use super::*;
 
 /// A client in a process of its own. Killed when it is dropped.
@@ -82,21 +81,6 @@ impl Drop for Caller {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// What the session is at before the race.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum At {
-    /// It does not exist.
-    Nothing,
-    /// Its first turn waits for a decision about `t1/c1`; `m2` and `m3` are queued.
-    Waiting,
-    /// Its first turn failed.
-    Failed,
-    /// Its first turn is completed.
-    Idle,
-    /// The same, and it is over.
-    Ended,
 }
 
 /// What a call is told that comes second.
@@ -267,9 +251,7 @@ impl Ring {
         let path = directory.path().join("s.sqlite");
         let mut place = Place::new(Scripted::open());
         place.store = Arc::new(SqliteStateStore::open(&path).await.unwrap());
-        for (name, at) in sessions {
-            prepare(&place, name, *at).await;
-        }
+        prepare(&place, sessions).await;
         Self {
             place,
             callers: [Caller::new(&path), Caller::new(&path)],
@@ -315,27 +297,6 @@ impl Ring {
         };
         let rows = self.place.store.read_rows(id, &[key]).await.unwrap();
         rows[0].is_some()
-    }
-}
-
-async fn prepare(place: &Place, name: &str, at: At) {
-    let (client, id) = (place.client(), session(name));
-    match at {
-        At::Nothing => {}
-        At::Waiting => {
-            waiting_session(place, name).await;
-        }
-        At::Failed | At::Idle | At::Ended => {
-            let text = if at == At::Failed { "fail" } else { "hello" };
-            client.start_session(start(name, text)).await.unwrap();
-            let engine = place.engine().await;
-            Log::of(&client, &id).await.turns_over(1).await;
-            engine.shutdown().await;
-        }
-    }
-    if at == At::Ended {
-        let closed = client.close_session(&id, CloseMode::Reject, None);
-        closed.await.unwrap();
     }
 }
 

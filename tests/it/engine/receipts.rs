@@ -9,6 +9,7 @@ use abide::ids::{MessageId, RequestId, TurnId};
 use abide::settings::SessionSettings;
 use abide::store::SqliteStateStore;
 
+use super::stages::{At, prepare};
 use super::*;
 
 type Answer = Result<bool, ClientError>;
@@ -155,20 +156,9 @@ fn request() -> Option<RequestId> {
     Some(RequestId::new("r1").unwrap())
 }
 
-/// A session whose first turn waits for a decision and behind which two messages wait.
-pub(super) async fn waiting_session(place: &Place, name: &str) -> SessionId {
-    let (client, id) = (place.client(), session(name));
-    client
-        .start_session(start(name, "call write:c1"))
-        .await
-        .unwrap();
-    let engine = place.engine().await;
-    Log::of(&client, &id).await.suspended().await;
-    engine.shutdown().await;
-    for text in ["two", "three"] {
-        client.send_user_message(&id, text, None).await.unwrap();
-    }
-    id
+async fn waiting_session(place: &Place, name: &str) -> SessionId {
+    prepare(place, &[(name.to_owned(), At::Waiting)]).await;
+    session(name)
 }
 
 async fn every_call_is_taken_once(place: &Place) {

@@ -12,7 +12,8 @@ use abide::runner::{
     ToolCallRequest,
 };
 use abide::turn::{
-    CallPlace, NewMessage, RequestedCall, ResumedCall, ResumedFate, RunModelOutcome, Usage,
+    CallPlace, NewMessage, RequestedCall, ResumedCall, ResumedFate, RunModelOutcome,
+    SegmentProgress, Usage,
 };
 use async_trait::async_trait;
 use tokio::sync::watch;
@@ -41,6 +42,9 @@ pub(super) enum Run {
 /// - `wait`: waits for the gate
 /// - `stop <text>`: writes live text, then waits until the turn is cancelled, and stops
 /// - `settings`: says what the session's settings are
+/// - `report <tool>:<id> …`: waits for the gate, reports a checkpoint that asks for these calls, and is
+///   ended from outside
+/// - `report_last <tool>:<id> …`: the same without the gate, and panics before it is answered
 /// - `start <id>`: wants to start this call inside the segment, and says what it is answered
 /// - anything else is answered with `re: …`
 ///
@@ -212,6 +216,17 @@ impl AgentFrameworkRunner for Scripted {
                 let model = request.context.settings.model;
                 return Ok(completed(&format!("{model:?}")));
             }
+            "report" => {
+                self.wait_at_gate().await;
+                // Where the engine goes down, nobody answers.
+                let _ = link.deliver(reported(rest)).await;
+                std::future::pending::<()>().await;
+            }
+            "report_last" => tokio::select! {
+                biased;
+                answer = link.deliver(reported(rest)) => panic!("too late: {answer:?}"),
+                () = std::future::ready(()) => panic!("as the test asked"),
+            },
             "start" => {
                 let tool_call_id = ToolCallId::new(rest).unwrap();
                 let starting = SegmentEvent::CallStarting { tool_call_id };
@@ -267,6 +282,23 @@ fn requested(calls: &str, model_calls: u64) -> RunModelOutcome {
             model_calls,
             ..Usage::default()
         },
+    }
+}
+
+/// A checkpoint that asks for the calls.
+fn reported(calls: &str) -> SegmentEvent {
+    match requested(calls, 0) {
+        RunModelOutcome::ToolCallsRequested {
+            calls,
+            messages,
+            usage,
+        } => SegmentEvent::Checkpoint(SegmentProgress {
+            messages,
+            ended: Vec::new(),
+            calls,
+            usage,
+        }),
+        other => panic!("it asks for calls: {other:?}"),
     }
 }
 

@@ -186,6 +186,34 @@ async fn a_deadline_passes_with_and_without_a_worker() {
     }
 }
 
+/// N35: what a segment asks for with the last it reports has the Flow's deadline too: while its engine
+/// goes down, and when it ends before it is answered.
+#[tokio::test(start_paused = true)]
+async fn a_deadline_holds_for_what_a_segment_reports_last() {
+    for message in ["report write:c1", "report_last write:c1"] {
+        let mut place = Place::new(Scripted::closed());
+        place.options.boundary_grace = Duration::from_secs(10);
+        let deadline = Duration::from_secs(3600);
+        place.flow_options = SessionOptions::default().with_interrupt_deadline(deadline);
+        let engine = place.engine().await;
+        let (client, id) = (place.client(), session("s"));
+        client.start_session(start("s", message)).await.unwrap();
+        if message.starts_with("report ") {
+            place.runner.waiting(1).await;
+            tokio::join!(biased; engine.shutdown(), async { place.runner.open_gate() });
+        } else {
+            let mut log = Log::of(&client, &id).await;
+            let is_asked = |it: &EventKind| matches!(it, EventKind::InterruptRequested { .. });
+            log.until(1, is_asked).await;
+            engine.shutdown().await;
+        }
+        let mut open = client.snapshot(&id).await.unwrap().pending_interrupts;
+        let asked = open.pop().unwrap();
+        let expected = asked.requested_at.after(deadline);
+        assert_eq!(asked.expires_at, Some(expected), "{message}");
+    }
+}
+
 /// N02: a session ends when its time is over, also one that only waits for a message.
 #[tokio::test(start_paused = true)]
 async fn a_session_ends_when_its_time_is_over() {

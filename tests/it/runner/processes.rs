@@ -17,6 +17,7 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::support::alone::{is_alone, peak_kilobytes};
 use crate::support::wait_for_event;
 
 /// Runs a script of `/bin/sh` as the CLI; it gets the CLI's arguments.
@@ -280,21 +281,7 @@ async fn big_lines_pass() {
 /// memory is counted by process.
 #[tokio::test]
 async fn a_flood_and_its_answers_pass_each_other() {
-    if std::env::var_os(ALONE).is_none() {
-        let alone = tokio::process::Command::new(std::env::current_exe().unwrap())
-            .args([
-                "--exact",
-                "runner::processes::a_flood_and_its_answers_pass_each_other",
-            ])
-            .env(ALONE, "1")
-            .output()
-            .await
-            .unwrap();
-        assert!(
-            alone.status.success(),
-            "{}",
-            String::from_utf8_lossy(&alone.stdout)
-        );
+    if !is_alone("runner::processes::a_flood_and_its_answers_pass_each_other").await {
         return;
     }
     let script = r#"
@@ -325,15 +312,9 @@ async fn a_flood_and_its_answers_pass_each_other() {
             "request_id": format!("q{number}"), "error": "the host does not support new requests"}});
         assert_eq!(*answer, expected);
     }
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let peak = status.lines().find_map(|it| it.strip_prefix("VmHWM:"));
-    let kilobytes = peak.unwrap().trim().trim_end_matches(" kB");
-    let kilobytes: u64 = kilobytes.parse().unwrap();
+    let kilobytes = peak_kilobytes();
     assert!(kilobytes < 100_000, "{kilobytes} kB");
 }
-
-/// Set for the process that runs one test alone.
-const ALONE: &str = "ABIDE_TEST_ALONE";
 
 /// A session over such a CLI, in SQLite.
 struct Run {

@@ -1,6 +1,7 @@
 //! A world for one test: an engine, a store, tools whose effects are counted outside, and a CLI:
 //! the fake one in the process, or the real one on a scripted Messages API.
 
+pub(crate) mod alone;
 pub(crate) mod counted;
 pub(crate) mod dice;
 pub(crate) mod patience;
